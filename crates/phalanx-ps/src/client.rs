@@ -1,0 +1,431 @@
+//! A worker's side of the conversation with every ps.
+
+use crate::{
+    patience::{Patience, Waiting},
+    run::RunSpec,
+    transport,
+    wire::{
+        FromPs, Goodbye, Gradient, Hello, MESSAGE_BYTES, PROTOCOL, Progress, Pull, ToPs, Values, Welcome,
+        from_ps, parameter_server_client::ParameterServerClient, pieces, to_ps::Message,
+    },
+};
+use bytes::Bytes;
+use futures_util::future::{join_all, try_join_all};
+use phalanx_cluster::{ClusterSpec, Task};
+use std::{
+    ops::Range,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Status, Streaming};
+
+/// How long a ps that accepted the connection may take to answer before it is called anew.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a farewell may take.
+const FAREWELL: Duration = Duration::from_millis(500);
+/// Pieces on their way to the connection.
+const QUEUE: usize = 8;
+
+/// What a worker needs to know to join.
+pub struct ClientConfig {
+    /// The cluster it is part of.
+    pub cluster: ClusterSpec,
+    /// Its task index.
+    pub worker: usize,
+    /// This life of the worker; higher than that of any life before.
+    pub incarnation: u64,
+    /// Its process and host, for messages to people.
+    pub origin: String,
+    /// The run it takes part in.
+    pub run: RunSpec,
+    /// Told, now and then, whom the worker is waiting for.
+    pub on_wait: Box<dyn Fn(Waiting) + Send + Sync>,
+}
+
+/// Why a worker cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The run ended before this worker came; there is nothing to do.
+    #[error("the run is over after {updates} updates")]
+    Over {
+        /// How many updates it had.
+        updates: u64,
+    },
+    /// A ps turned the worker, or what it sent, away.
+    #[error("{ps} at {address} refused: {reason}")]
+    Refused {
+        /// The ps.
+        ps: Task,
+        /// Where it listens.
+        address: String,
+        /// What it said.
+        reason: String,
+    },
+    /// A ps was restarted and has no values any more.
+    #[error("{ps} at {address} was restarted and has lost its parameters; start the run again")]
+    Lost {
+        /// The ps.
+        ps: Task,
+        /// Where it listens.
+        address: String,
+    },
+}
+
+/// A piece of the flat gradient, as it lies in memory.
+#[derive(Clone, Debug)]
+pub struct GradientPart {
+    /// The place of its first element in the flat vector of the plan.
+    pub start: usize,
+    /// Little-endian f32.
+    pub data: Bytes,
+}
+
+/// Where the run stands after an exchange.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Step {
+    /// Updates so far.
+    pub global_step: u64,
+    /// The run has ended.
+    pub over: bool,
+    /// This worker has the chief's duties.
+    pub chief: bool,
+    /// Batches handed to this worker since the last exchange.
+    pub batches: Vec<u64>,
+}
+
+/// The connections to every ps.
+pub struct Client {
+    config: Arc<ClientConfig>,
+    links: Vec<Link>,
+    sequence: u64,
+}
+
+/// The connection to one ps.
+struct Link {
+    config: Arc<ClientConfig>,
+    ps: usize,
+    shard: Range<usize>,
+    session: Option<Session>,
+    incarnation: Option<u64>,
+    // Handed out while connecting.
+    batches: Vec<u64>,
+}
+
+struct Session {
+    to: mpsc::Sender<ToPs>,
+    from: Streaming<FromPs>,
+    welcome: Welcome,
+}
+
+/// What a worker asks of a ps.
+enum Request<'a> {
+    Pull,
+    Push { sequence: u64, batch: u64, parts: &'a [GradientPart] },
+}
+
+/// Why one attempt failed.
+enum Failure {
+    /// Worth another attempt.
+    Transient(String),
+    /// Not worth one.
+    Final(ClientError),
+}
+
+impl Client {
+    /// Connects to every ps, in any order of start: a ps that is not there yet is waited for.
+    pub async fn connect(config: ClientConfig) -> Result<Self, ClientError> {
+        let config = Arc::new(config);
+        let links = config.run.plan.shards().iter().enumerate().map(|(ps, shard)| {
+            let (config, shard) = (Arc::clone(&config), shard.clone());
+            let mut link = Link { config, ps, shard, session: None, incarnation: None, batches: Vec::new() };
+            async move {
+                link.reconnect().await?;
+                Ok::<_, ClientError>(link)
+            }
+        });
+        let links = try_join_all(links).await?;
+        Ok(Self { config, links, sequence: 0 })
+    }
+
+    /// The run that this worker takes part in.
+    pub fn run(&self) -> &RunSpec {
+        &self.config.run
+    }
+
+    /// Gives initial values to every ps that asked this worker for them. `values` makes them: it is called
+    /// only if somebody asked.
+    pub async fn initialise(&mut self, values: impl FnOnce() -> Vec<f32>) -> Result<(), ClientError> {
+        let wanting =
+            |link: &Link| link.session.as_ref().is_some_and(|session| session.welcome.wants_initial_values);
+        if !self.links.iter().any(wanting) {
+            return Ok(());
+        }
+        let part = [GradientPart { start: 0, data: Bytes::copy_from_slice(bytemuck::cast_slice(&values())) }];
+        join_all(self.links.iter_mut().filter(|link| wanting(link)).map(|link| link.initialise(&part))).await;
+        Ok(())
+    }
+
+    /// Fetches the current values into `values`, laid out by the plan; waits until there are any.
+    pub async fn pull(&mut self, values: &mut [f32]) -> Result<Step, ClientError> {
+        let config = Arc::clone(&self.config);
+        let pull = self.exchange(&Request::Pull, values);
+        tokio::pin!(pull);
+        let mut patience = Patience::new(Instant::now());
+        let chief = Task::worker(0);
+        loop {
+            match tokio::time::timeout_at(patience.next_report().into(), &mut pull).await {
+                Ok(step) => return step,
+                Err(_) if config.worker != 0 => {
+                    let Some(so_far) = patience.report(Instant::now()) else { continue };
+                    let at = config.cluster.address(chief).map(ToString::to_string).unwrap_or_default();
+                    let why = "the chief has not yet initialised the parameters".into();
+                    (config.on_wait)(Waiting { whom: format!("{chief} at {at}"), why, so_far });
+                }
+                Err(_) => drop(patience.report(Instant::now())),
+            }
+        }
+    }
+
+    /// Pushes the gradient of one batch to every ps and fetches the new values into `values`.
+    pub async fn push(
+        &mut self,
+        batch: u64,
+        gradient: &[GradientPart],
+        values: &mut [f32],
+    ) -> Result<Step, ClientError> {
+        self.sequence += 1;
+        let sequence = self.sequence;
+        self.exchange(&Request::Push { sequence, batch, parts: gradient }, values).await
+    }
+
+    /// Leaves in order. `over` tells every ps that this worker knows of the end.
+    pub async fn leave(self, over: bool) {
+        join_all(self.links.into_iter().map(|link| link.leave(over))).await;
+    }
+
+    async fn exchange(&mut self, request: &Request<'_>, values: &mut [f32]) -> Result<Step, ClientError> {
+        let mut rest = values;
+        let exchanges = self.links.iter_mut().map(|link| {
+            let (shard, after) = std::mem::take(&mut rest).split_at_mut(link.shard.len());
+            rest = after;
+            link.exchange(request, bytemuck::cast_slice_mut(shard))
+        });
+        let progress = try_join_all(exchanges).await?.into_iter().next().unwrap_or_default();
+        let mut batches =
+            self.links.first_mut().map(|link| std::mem::take(&mut link.batches)).unwrap_or_default();
+        batches.extend(progress.batches);
+        Ok(Step { global_step: progress.version, over: progress.over, chief: progress.chief, batches })
+    }
+}
+
+impl Link {
+    /// One request and its reply, over as many connections as it takes. A push that is sent again keeps its
+    /// number, so that the ps applies it once.
+    async fn exchange(&mut self, request: &Request<'_>, values: &mut [u8]) -> Result<Progress, ClientError> {
+        loop {
+            match self.attempt(request, values).await {
+                Ok(progress) => return Ok(progress),
+                Err(Failure::Final(error)) => return Err(error),
+                Err(Failure::Transient(_)) => self.reconnect().await?,
+            }
+        }
+    }
+
+    async fn attempt(&mut self, request: &Request<'_>, values: &mut [u8]) -> Result<Progress, Failure> {
+        let sent = match request {
+            Request::Pull => self.send(Message::Pull(Pull {})).await,
+            Request::Push { sequence, batch, parts } => self.send_push(*sequence, *batch, parts).await,
+        };
+        match sent {
+            Ok(()) => self.receive(values).await,
+            // The ps hung up; its reason, if it gave one, is on the other half of the stream.
+            Err(failure) => Err(self.receive(values).await.err().unwrap_or(failure)),
+        }
+    }
+
+    async fn send_push(&mut self, sequence: u64, batch: u64, parts: &[GradientPart]) -> Result<(), Failure> {
+        let total = (self.shard.len() * size_of::<f32>()) as u64;
+        for (offset, data) in cut(parts, &self.shard) {
+            let gradient = Gradient { sequence, batch, offset, total, data };
+            self.send(Message::Gradient(gradient)).await?;
+        }
+        Ok(())
+    }
+
+    async fn initialise(&mut self, parts: &[GradientPart]) {
+        let total = (self.shard.len() * size_of::<f32>()) as u64;
+        for (offset, data) in cut(parts, &self.shard) {
+            let values = Values { progress: None, offset, total, data };
+            // A failure shows at the pull that follows, which knows what to do about it.
+            if self.send(Message::Initial(values)).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn send(&mut self, message: Message) -> Result<(), Failure> {
+        let lost = || Failure::Transient("the connection was lost".into());
+        let session = self.session.as_ref().ok_or_else(lost)?;
+        session.to.send(ToPs { message: Some(message) }).await.map_err(|_| lost())
+    }
+
+    async fn receive(&mut self, values: &mut [u8]) -> Result<Progress, Failure> {
+        let mut progress = None;
+        let mut next = 0;
+        loop {
+            let session = self.session.as_mut().ok_or_else(|| Failure::Transient("not connected".into()))?;
+            let message = session.from.message().await.map_err(|status| self.failure(&status))?;
+            let Some(from_ps::Message::Values(piece)) = message.and_then(|message| message.message) else {
+                return Err(Failure::Transient("the connection was closed".into()));
+            };
+            progress = progress.or(piece.progress);
+            // Pieces come in order and without gaps; anything else is not our ps.
+            let place = values.get_mut(next..next + piece.data.len()).filter(|_| piece.offset == next as u64);
+            let Some(place) = place else {
+                return Err(Failure::Final(self.refused("sent values that do not fit the plan".into())));
+            };
+            place.copy_from_slice(&piece.data);
+            next += piece.data.len();
+            if next == values.len() {
+                return Ok(progress.unwrap_or_default());
+            }
+        }
+    }
+
+    /// Tries to connect until it succeeds, with growing pauses.
+    async fn reconnect(&mut self) -> Result<(), ClientError> {
+        let mut patience = Patience::new(Instant::now());
+        loop {
+            self.session = None;
+            let attempt = tokio::time::timeout(ANSWER_TIMEOUT, self.connect_once()).await;
+            let why = match attempt.unwrap_or_else(|_| Err(Failure::Transient("it does not answer".into()))) {
+                Ok(session) => return self.adopt(session),
+                Err(Failure::Final(error)) => return Err(error),
+                Err(Failure::Transient(why)) => why,
+            };
+            if let Some(so_far) = patience.report(Instant::now()) {
+                let (ps, address) = self.name();
+                (self.config.on_wait)(Waiting { whom: format!("{ps} at {address}"), why, so_far });
+            }
+            tokio::time::sleep(patience.next_pause()).await;
+        }
+    }
+
+    async fn connect_once(&self) -> Result<Session, Failure> {
+        let ClientConfig { cluster, worker, incarnation, origin, run, .. } = &*self.config;
+        let address = cluster.ps().get(self.ps).ok_or_else(|| Failure::Transient("no such ps".into()))?;
+        let channel = transport::connect(address).await.map_err(Failure::Transient)?;
+        let mut client = ParameterServerClient::new(channel)
+            .max_decoding_message_size(MESSAGE_BYTES)
+            .max_encoding_message_size(MESSAGE_BYTES);
+        let (to, outbound) = mpsc::channel(QUEUE);
+        let hello = Hello {
+            protocol: PROTOCOL,
+            cluster: cluster.to_string(),
+            ps: self.ps as u32,
+            worker: *worker as u32,
+            incarnation: *incarnation,
+            origin: origin.clone(),
+            run: Some(run.to_wire()),
+        };
+        let hello = ToPs { message: Some(Message::Hello(hello)) };
+        to.send(hello).await.map_err(|_| Failure::Transient("the connection was lost".into()))?;
+        let reply = client.train(ReceiverStream::new(outbound)).await;
+        let mut from = reply.map_err(|status| self.failure(&status))?.into_inner();
+        let message = from.message().await.map_err(|status| self.failure(&status))?;
+        match message.and_then(|message| message.message) {
+            Some(from_ps::Message::Welcome(welcome)) => Ok(Session { to, from, welcome }),
+            _ => Err(Failure::Transient("the connection was closed".into())),
+        }
+    }
+
+    fn adopt(&mut self, session: Session) -> Result<(), ClientError> {
+        let Welcome { progress, initialised, incarnation, .. } = &session.welcome;
+        let (ps, address) = self.name();
+        // To a worker that took part, the end comes with the reply to its request, and the last values.
+        if let Some(progress) =
+            progress.as_ref().filter(|progress| progress.over && self.incarnation.is_none())
+        {
+            return Err(ClientError::Over { updates: progress.version });
+        }
+        if self.incarnation.is_some_and(|before| before != *incarnation) && !initialised {
+            return Err(ClientError::Lost { ps, address });
+        }
+        self.incarnation = Some(*incarnation);
+        self.batches.extend(progress.iter().flat_map(|progress| &progress.batches));
+        self.session = Some(session);
+        Ok(())
+    }
+
+    async fn leave(mut self, over: bool) {
+        drop(self.send(Message::Goodbye(Goodbye { over })).await);
+        let Some(Session { to, mut from, .. }) = self.session.take() else { return };
+        drop(to);
+        // The ps closes its half once it has read the farewell.
+        drop(tokio::time::timeout(FAREWELL, async { while let Ok(Some(_)) = from.message().await {} }).await);
+    }
+
+    fn failure(&self, status: &Status) -> Failure {
+        match status.code() {
+            Code::FailedPrecondition | Code::AlreadyExists | Code::InvalidArgument => {
+                Failure::Final(self.refused(status.message().into()))
+            }
+            Code::Unimplemented => Failure::Final(self.refused("it is not a parameter server".into())),
+            Code::OutOfRange => Failure::Final(self.refused(status.message().into())),
+            _ => Failure::Transient(match std::error::Error::source(status) {
+                Some(source) => transport::root_cause(source),
+                None => status.message().into(),
+            }),
+        }
+    }
+
+    fn refused(&self, reason: String) -> ClientError {
+        let (ps, address) = self.name();
+        ClientError::Refused { ps, address, reason }
+    }
+
+    fn name(&self) -> (Task, String) {
+        let ps = Task::ps(self.ps);
+        let address = self.config.cluster.address(ps).map(ToString::to_string);
+        (ps, address.unwrap_or_default())
+    }
+}
+
+/// The pieces of a shard, each with its byte offset, cut out of the parts without copying them.
+fn cut<'a>(parts: &'a [GradientPart], shard: &Range<usize>) -> impl Iterator<Item = (u64, Bytes)> + 'a {
+    const WIDTH: usize = size_of::<f32>();
+    let shard = shard.start * WIDTH..shard.end * WIDTH;
+    let empty = shard.is_empty().then(|| (0, Bytes::new()));
+    let overlap = move |part: &'a GradientPart| {
+        let begin = part.start * WIDTH;
+        let (from, to) = (begin.max(shard.start), (begin + part.data.len()).min(shard.end));
+        let offset = from.saturating_sub(shard.start);
+        let data = if from < to { part.data.slice(from - begin..to - begin) } else { Bytes::new() };
+        pieces(data.len())
+            .filter(|piece| !piece.is_empty())
+            .map(move |piece| ((offset + piece.start) as u64, data.slice(piece)))
+    };
+    parts.iter().flat_map(overlap).chain(empty)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::PIECE_BYTES;
+
+    #[test]
+    fn parts_are_cut_at_the_shards_and_into_pieces() {
+        let floats = PIECE_BYTES / 4 + 10;
+        let parts = [
+            GradientPart { start: 0, data: Bytes::from(vec![1; 12]) },
+            GradientPart { start: 3, data: Bytes::from(vec![2; floats * 4]) },
+        ];
+        let lens = |shard| cut(&parts, &shard).map(|(offset, data)| (offset, data.len())).collect::<Vec<_>>();
+        assert_eq!(lens(0..2), [(0, 8)]);
+        assert_eq!(lens(2..5), [(0, 4), (4, 8)]);
+        assert_eq!(lens(3..3 + floats), [(0, PIECE_BYTES), (PIECE_BYTES as u64, 40)]);
+        assert_eq!(lens(2..2), [(0, 0)]);
+    }
+}

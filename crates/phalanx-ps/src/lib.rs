@@ -1,0 +1,42 @@
+//! The parameter server: it holds one shard of the parameters, applies what workers push, and answers
+//! with the new values.
+//!
+//! The rules are plain data structures with no I/O; the shell round them is thin:
+//!
+//! - [`optimizer`]: one update of a flat vector of values by a flat vector of gradients.
+//! - `store`: the values of one shard, and which pushes were applied to them.
+//! - `membership`: which workers are here, and which of them is the chief.
+//! - `ledger`: which batch of the data set was handed to whom.
+//! - `state`: those together: what each message of a worker does.
+//! - [`RunSpec`]: what all tasks of a run must agree on.
+//! - `service`: the gRPC edge of `state`; [`serve`] runs it until the work is done.
+//! - [`Client`]: a worker's side of the conversation with every ps.
+//! - `transport`: how a connection is made and accepted, the one place for TLS and tokens.
+//!
+//! This crate knows no Burn, no data set, no file of the user's, and prints nothing.
+
+#[cfg(target_endian = "big")]
+compile_error!("values travel as little-endian f32 and are not converted");
+
+mod client;
+mod ledger;
+mod membership;
+pub mod optimizer;
+mod patience;
+mod run;
+mod serve;
+mod service;
+mod state;
+mod store;
+mod transport;
+pub mod wire;
+
+pub use client::{Client, ClientConfig, ClientError, GradientPart, Step};
+pub use optimizer::Optimizer;
+pub use patience::Waiting;
+pub use run::RunSpec;
+pub use serve::{Outcome, PsConfig, PsEvent, serve};
+pub use transport::{ListenError, listen};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,128 @@
+//! Which workers are here, and which of them is the chief.
+
+use std::{fmt, time::Instant};
+
+/// One life of a worker, as it introduced itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Member {
+    pub incarnation: u64,
+    pub origin: String,
+}
+
+impl fmt::Display for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (incarnation {})", self.origin, self.incarnation)
+    }
+}
+
+/// The workers of the cluster, by index.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    workers: Vec<Seat>,
+    /// When the last of them left, if nobody is here.
+    pub empty_since: Instant,
+}
+
+#[derive(Debug, Default)]
+struct Seat {
+    taken_by: Option<Member>,
+    // Has been told that the run is over.
+    told: bool,
+}
+
+impl Membership {
+    pub fn new(workers: usize, now: Instant) -> Self {
+        Self { workers: (0..workers).map(|_| Seat::default()).collect(), empty_since: now }
+    }
+
+    /// Takes a worker in, unless another one with its index is here.
+    pub fn join(&mut self, worker: usize, member: Member) -> Result<(), String> {
+        let count = self.workers.len();
+        let Some(seat) = self.workers.get_mut(worker) else {
+            return Err(format!("there is no worker {worker}: the cluster has {count}"));
+        };
+        if let Some(here) = &seat.taken_by {
+            return Err(format!(
+                "worker {worker} is already here, as {here}; {member} cannot be worker {worker} too: \
+                 give each worker its own --task_index"
+            ));
+        }
+        seat.taken_by = Some(member);
+        Ok(())
+    }
+
+    /// Takes a worker out; one that has another incarnation by now stays.
+    pub fn leave(&mut self, worker: usize, incarnation: u64, now: Instant) {
+        if let Some(seat) = self.workers.get_mut(worker)
+            && seat.taken_by.as_ref().is_some_and(|here| here.incarnation == incarnation)
+        {
+            seat.taken_by = None;
+            if self.is_empty() {
+                self.empty_since = now;
+            }
+        }
+    }
+
+    /// The live worker with the lowest index.
+    pub fn chief(&self) -> Option<usize> {
+        self.workers.iter().position(|seat| seat.taken_by.is_some())
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.chief().is_none()
+    }
+
+    /// The workers that are not here.
+    pub fn missing(&self) -> impl Iterator<Item = usize> {
+        self.workers.iter().enumerate().filter(|(_, seat)| seat.taken_by.is_none()).map(|(index, _)| index)
+    }
+
+    /// The worker was told that the run is over.
+    pub fn told(&mut self, worker: usize) {
+        if let Some(seat) = self.workers.get_mut(worker) {
+            seat.told = true;
+        }
+    }
+
+    /// Whether every worker of the cluster was told that the run is over.
+    pub fn all_told(&self) -> bool {
+        self.workers.iter().all(|seat| seat.told)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(incarnation: u64) -> Member {
+        Member { incarnation, origin: format!("pid {incarnation} on here") }
+    }
+
+    #[test]
+    fn the_lowest_index_here_is_the_chief() {
+        let now = Instant::now();
+        let mut members = Membership::new(3, now);
+        assert_eq!(members.chief(), None);
+        members.join(2, member(1)).unwrap();
+        assert_eq!(members.chief(), Some(2));
+        members.join(0, member(2)).unwrap();
+        assert_eq!(members.chief(), Some(0));
+        members.leave(0, 2, now);
+        assert_eq!(members.chief(), Some(2));
+        assert_eq!(members.missing().collect::<Vec<_>>(), [0, 1]);
+    }
+
+    #[test]
+    fn an_index_can_be_taken_once_and_again_after_it_is_free() {
+        let now = Instant::now();
+        let mut members = Membership::new(1, now);
+        members.join(0, member(1)).unwrap();
+        let refusal = members.join(0, member(2)).unwrap_err();
+        assert!(refusal.contains("pid 1 on here") && refusal.contains("pid 2 on here"), "{refusal}");
+        members.leave(0, 2, now);
+        assert!(!members.is_empty(), "somebody else's leaving is not ours");
+        members.leave(0, 1, now);
+        members.join(0, member(2)).unwrap();
+        assert!(members.join(1, member(3)).unwrap_err().contains("no worker 1"));
+    }
+}

@@ -1,0 +1,183 @@
+//! One ps from its start to its end.
+
+use crate::{
+    patience::{Patience, Waiting},
+    service::{Service, Shared},
+    state::State,
+    transport,
+    wire::{DESCRIPTORS, MESSAGE_BYTES, parameter_server_server::ParameterServerServer},
+};
+use parking_lot::Mutex;
+use phalanx_cluster::{ClusterSpec, Task};
+use std::{
+    fmt, io,
+    net::TcpListener,
+    sync::Arc,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+use tokio::sync::watch;
+
+/// How long open connections may take to close at the end.
+const CLOSING: Duration = Duration::from_millis(500);
+/// How often the rules that depend on time are looked at.
+const TICK: Duration = Duration::from_millis(200);
+
+/// What a ps needs to know before its first worker comes.
+pub struct PsConfig {
+    /// Its task index.
+    pub index: usize,
+    /// The cluster it is part of.
+    pub cluster: ClusterSpec,
+    /// Told of everything that a person may want to know.
+    pub on_event: Box<dyn Fn(PsEvent) + Send + Sync>,
+}
+
+/// What happens on a ps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PsEvent {
+    /// It has nothing to do until workers come.
+    Waiting(Waiting),
+    /// A worker came.
+    Joined {
+        /// Its index.
+        worker: usize,
+        /// Its process and host, as it says.
+        origin: String,
+    },
+    /// A worker left.
+    Left {
+        /// Its index.
+        worker: usize,
+        /// It said goodbye.
+        in_order: bool,
+    },
+    /// A worker, or something it sent, was turned away.
+    Refused {
+        /// Its index, if it got as far as that.
+        worker: Option<usize>,
+        /// What the worker was told.
+        reason: String,
+    },
+    /// The chief brought the values to begin with.
+    Initialised {
+        /// The number of parameters of the shard.
+        parameters: usize,
+    },
+    /// The last update was applied.
+    Over {
+        /// The number of updates.
+        updates: u64,
+    },
+}
+
+/// How the life of a ps ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The run is over.
+    Finished {
+        /// The updates applied to this shard.
+        updates: u64,
+    },
+    /// It was asked to stop.
+    Stopped {
+        /// The updates applied to this shard.
+        updates: u64,
+    },
+}
+
+/// Runs a ps on `listener` until the run is over or `stop` becomes true.
+pub async fn serve(
+    listener: TcpListener,
+    config: PsConfig,
+    mut stop: watch::Receiver<bool>,
+) -> io::Result<Outcome> {
+    let PsConfig { index, cluster, on_event } = config;
+    let incarnation = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64);
+    let shared = Arc::new(Shared {
+        state: Mutex::new(State::new(index, cluster.clone(), incarnation, Instant::now())),
+        changed: watch::Sender::new(()),
+        stop: stop.clone(),
+        on_event,
+    });
+
+    let service = ParameterServerServer::new(Service(Arc::clone(&shared)))
+        .max_decoding_message_size(MESSAGE_BYTES)
+        .max_encoding_message_size(MESSAGE_BYTES);
+    let (health_reporter, health) = tonic_health::server::health_reporter();
+    health_reporter.set_serving::<ParameterServerServer<Service>>().await;
+    let reflection = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(DESCRIPTORS)
+        .build_v1()
+        .map_err(io::Error::other)?;
+    let (close, closing) = tokio::sync::oneshot::channel::<()>();
+    let server = transport::server()
+        .add_service(service)
+        .add_service(health)
+        .add_service(reflection)
+        .serve_with_incoming_shutdown(transport::incoming(listener)?, async { drop(closing.await) });
+    let mut server = tokio::spawn(server);
+
+    let stopped = tokio::select! {
+        () = until_finished(&shared, &cluster) => false,
+        _ = stop.wait_for(|stop| *stop) => true,
+        ended = &mut server => return Err(match ended {
+            Ok(Ok(())) => io::Error::other("the server ended by itself"),
+            Ok(Err(error)) => io::Error::other(transport::root_cause(&error)),
+            Err(panic) => io::Error::other(panic),
+        }),
+    };
+    // Whoever still has a connection open, a health check for example, is not waited for.
+    let _ = close.send(());
+    if tokio::time::timeout(CLOSING, &mut server).await.is_err() {
+        server.abort();
+    }
+    let updates = shared.state.lock().store().map_or(0, |store| store.version());
+    Ok(if stopped { Outcome::Stopped { updates } } else { Outcome::Finished { updates } })
+}
+
+async fn until_finished(shared: &Shared, cluster: &ClusterSpec) {
+    let mut changed = shared.changed.subscribe();
+    let mut patience = Patience::new(Instant::now());
+    loop {
+        let now = Instant::now();
+        let waiting = {
+            let state = shared.state.lock();
+            if state.finished(now) {
+                return;
+            }
+            let idle = state.members.is_empty() && !state.is_over();
+            idle.then(|| Vec::from_iter(state.members.missing()))
+        };
+        match waiting {
+            None => patience = Patience::new(now),
+            Some(missing) => {
+                if let Some(so_far) = patience.report(now) {
+                    let whom = missing.into_iter().map(Task::worker).filter_map(|task| {
+                        cluster.address(task).ok().map(|address| format!("{task} at {address}"))
+                    });
+                    let whom = whom.collect::<Vec<_>>().join(", ");
+                    let why = "no worker is here".into();
+                    (shared.on_event)(PsEvent::Waiting(Waiting { whom, why, so_far }));
+                }
+            }
+        }
+        drop(tokio::time::timeout(TICK, changed.changed()).await);
+    }
+}
+
+impl fmt::Display for PsEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Waiting(waiting) => waiting.fmt(f),
+            Self::Joined { worker, origin } => write!(f, "worker {worker} is here ({origin})"),
+            Self::Left { worker, in_order: true } => write!(f, "worker {worker} left"),
+            Self::Left { worker, in_order: false } => {
+                write!(f, "worker {worker} is gone: its connection closed")
+            }
+            Self::Refused { worker: Some(worker), reason } => write!(f, "refused worker {worker}: {reason}"),
+            Self::Refused { worker: None, reason } => write!(f, "refused a caller: {reason}"),
+            Self::Initialised { parameters } => write!(f, "holding {parameters} parameters"),
+            Self::Over { updates } => write!(f, "the run is over after {updates} updates"),
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! The gRPC edge of [`State`]: messages in, replies out, refusals as statuses.
+//!
+//! A transfer never holds the lock: a push is received into the session's own buffer and applied when it is
+//! whole, and a reply is copied out at once and sent afterwards. So workers send and receive in parallel,
+//! and a broken transfer changes nothing.
+
+use crate::{
+    serve::PsEvent,
+    state::{Refusal, State},
+    store::PushId,
+    wire::{self, FromPs, Gradient, ToPs, Values, from_ps, parameter_server_server::ParameterServer, to_ps},
+};
+use bytes::{Bytes, BytesMut};
+use futures_util::{Stream, stream};
+use parking_lot::Mutex;
+use std::{collections::VecDeque, pin::Pin, sync::Arc, time::Instant};
+use tokio::sync::watch;
+use tonic::{Request, Response, Status, Streaming};
+
+/// What the sessions of one ps share.
+pub(crate) struct Shared {
+    pub state: Mutex<State>,
+    /// Rung at every change that somebody may wait for: values came, a worker came or left, the end.
+    pub changed: watch::Sender<()>,
+    pub stop: watch::Receiver<bool>,
+    pub on_event: Box<dyn Fn(PsEvent) + Send + Sync>,
+}
+
+pub(crate) struct Service(pub Arc<Shared>);
+
+#[tonic::async_trait]
+impl ParameterServer for Service {
+    type TrainStream = Pin<Box<dyn Stream<Item = Result<FromPs, Status>> + Send>>;
+
+    async fn train(&self, request: Request<Streaming<ToPs>>) -> Result<Response<Self::TrainStream>, Status> {
+        let session = Session {
+            shared: Arc::clone(&self.0),
+            inbound: request.into_inner(),
+            seat: None,
+            incoming: Vec::new(),
+            outgoing: BytesMut::new(),
+            outbox: VecDeque::new(),
+        };
+        // The reply stream drives the session: no task and no channel between a push and its reply.
+        Ok(Response::new(Box::pin(stream::try_unfold(session, Session::next))))
+    }
+}
+
+/// One worker's conversation.
+struct Session {
+    shared: Arc<Shared>,
+    inbound: Streaming<ToPs>,
+    seat: Option<Seat>,
+    // The vector that is being received; kept for its allocation.
+    incoming: Vec<f32>,
+    // Where replies are laid out; gets its allocation back once they were sent.
+    outgoing: BytesMut,
+    outbox: VecDeque<FromPs>,
+}
+
+/// A worker's place in the membership, given up when its session ends, whatever way it ends.
+struct Seat {
+    shared: Arc<Shared>,
+    worker: usize,
+    incarnation: u64,
+    in_order: bool,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let Self { shared, worker, incarnation, in_order } = self;
+        shared.state.lock().leave(*worker, *incarnation, Instant::now());
+        (shared.on_event)(PsEvent::Left { worker: *worker, in_order: *in_order });
+        shared.changed.send_replace(());
+    }
+}
+
+impl Session {
+    async fn next(mut self) -> Result<Option<(FromPs, Self)>, Status> {
+        loop {
+            if let Some(reply) = self.outbox.pop_front() {
+                return Ok(Some((reply, self)));
+            }
+            let mut stop = self.shared.stop.clone();
+            let message = tokio::select! {
+                message = self.inbound.message() => message?,
+                _ = stop.wait_for(|stop| *stop) => return Err(Status::unavailable("the ps was stopped")),
+            };
+            let Some(message) = message.map(|message| message.message) else { return Ok(None) };
+            self.handle(message).await.map_err(|refusal| self.refuse(refusal))?;
+        }
+    }
+
+    async fn handle(&mut self, message: Option<to_ps::Message>) -> Result<(), Refusal> {
+        use to_ps::Message;
+        match (message, &mut self.seat) {
+            (Some(Message::Hello(hello)), None) => self.hello(hello),
+            (Some(Message::Initial(values)), Some(_)) => self.initialise(values),
+            (Some(Message::Pull(_)), Some(_)) => self.pull().await,
+            (Some(Message::Gradient(gradient)), Some(_)) => self.gradient(gradient),
+            (Some(Message::Goodbye(goodbye)), Some(seat)) => {
+                seat.in_order = true;
+                if goodbye.over {
+                    self.shared.state.lock().told_over(seat.worker);
+                }
+                Ok(())
+            }
+            (Some(Message::Hello(_)), Some(_)) => Err(Refusal::Invalid("a second hello".into())),
+            (Some(_), None) => Err(Refusal::Invalid("the first message is not a hello".into())),
+            (None, _) => Err(Refusal::Invalid("a message of a kind that this ps does not know".into())),
+        }
+    }
+
+    fn hello(&mut self, hello: wire::Hello) -> Result<(), Refusal> {
+        let (worker, incarnation, origin) = (hello.worker as usize, hello.incarnation, hello.origin.clone());
+        let welcome = self.shared.state.lock().hello(hello)?;
+        let shared = Arc::clone(&self.shared);
+        self.seat = Some(Seat { shared, worker, incarnation, in_order: false });
+        (self.shared.on_event)(PsEvent::Joined { worker, origin });
+        self.shared.changed.send_replace(());
+        self.outbox.push_back(FromPs { message: Some(from_ps::Message::Welcome(welcome)) });
+        Ok(())
+    }
+
+    fn initialise(&mut self, piece: Values) -> Result<(), Refusal> {
+        let Some(worker) = self.worker() else { return Ok(()) };
+        if self.receive("the initial values", piece.offset, piece.total, &piece.data)? {
+            let values = std::mem::take(&mut self.incoming);
+            let parameters = values.len();
+            self.shared.state.lock().initialise(worker, values)?;
+            (self.shared.on_event)(PsEvent::Initialised { parameters });
+            self.shared.changed.send_replace(());
+        }
+        Ok(())
+    }
+
+    async fn pull(&mut self) -> Result<(), Refusal> {
+        let Some(worker) = self.worker() else { return Ok(()) };
+        let mut changed = self.shared.changed.subscribe();
+        let mut stop = self.shared.stop.clone();
+        loop {
+            {
+                let mut state = self.shared.state.lock();
+                if let Some(progress) = state.pull(worker) {
+                    lay_out(&mut self.outgoing, &state);
+                    drop(state);
+                    self.reply(progress);
+                    return Ok(());
+                }
+            }
+            // A stop, and a worker that hangs up while it waits, are noticed by the caller.
+            tokio::select! {
+                _ = changed.changed() => {}
+                _ = stop.wait_for(|stop| *stop) => return Ok(()),
+            }
+        }
+    }
+
+    fn gradient(&mut self, piece: Gradient) -> Result<(), Refusal> {
+        let Some(seat) = &self.seat else { return Ok(()) };
+        let (worker, incarnation) = (seat.worker, seat.incarnation);
+        let id = PushId { worker, incarnation, sequence: piece.sequence };
+        if self.receive("the gradient", piece.offset, piece.total, &piece.data)? {
+            let mut state = self.shared.state.lock();
+            let was_over = state.is_over();
+            let progress = state.push(id, piece.batch, &self.incoming)?;
+            lay_out(&mut self.outgoing, &state);
+            drop(state);
+            self.incoming.clear();
+            if progress.over && !was_over {
+                (self.shared.on_event)(PsEvent::Over { updates: progress.version });
+                self.shared.changed.send_replace(());
+            }
+            self.reply(progress);
+        }
+        Ok(())
+    }
+
+    /// Adds a piece to the vector under way; says whether it is whole.
+    ///
+    /// Memory grows with what arrives, never with what a header promises.
+    fn receive(&mut self, what: &str, offset: u64, total: u64, data: &Bytes) -> Result<bool, Refusal> {
+        let invalid = |text: String| Err(Refusal::Invalid(text));
+        let expected = self.shared.state.lock().shard_len().unwrap_or(0) * size_of::<f32>();
+        if total != expected as u64 {
+            return invalid(format!("{what} has {total} bytes, the shard has {expected}"));
+        }
+        let so_far = self.incoming.len() * size_of::<f32>();
+        if offset != so_far as u64 {
+            return invalid(format!("a piece of {what} begins at byte {offset}, expected was byte {so_far}"));
+        }
+        if data.len() > expected - so_far || data.len() % size_of::<f32>() != 0 {
+            return invalid(format!(
+                "a piece of {what} has {} bytes at byte {offset}, {} are missing",
+                data.len(),
+                expected - so_far
+            ));
+        }
+        let first = self.incoming.len();
+        // Bytes arrive at any alignment; the compiler makes this one copy.
+        let value = |bytes: &[u8; 4]| f32::from_le_bytes(*bytes);
+        self.incoming.extend(data.as_chunks::<4>().0.iter().map(value));
+        let new = self.incoming.get(first..).unwrap_or_default();
+        if new.iter().fold(false, |bad, value| bad | !value.is_finite())
+            && let Some(at) = new.iter().position(|value| !value.is_finite())
+        {
+            let (name, value) = (self.shared.state.lock().name_of(first + at), new[at]);
+            return invalid(format!(
+                "{what} has {value} at {name}; it was not applied, the parameters are untouched. \
+                 Training has diverged: try a smaller --learning_rate"
+            ));
+        }
+        Ok(so_far + data.len() == expected)
+    }
+
+    /// Queues the reply that was laid out, in pieces.
+    fn reply(&mut self, progress: wire::Progress) {
+        let values = self.outgoing.split().freeze();
+        let total = values.len() as u64;
+        let mut progress = Some(progress);
+        for piece in wire::pieces(values.len()) {
+            let offset = piece.start as u64;
+            let values = Values { progress: progress.take(), offset, total, data: values.slice(piece) };
+            self.outbox.push_back(FromPs { message: Some(from_ps::Message::Values(values)) });
+        }
+    }
+
+    fn worker(&self) -> Option<usize> {
+        self.seat.as_ref().map(|seat| seat.worker)
+    }
+
+    fn refuse(&self, refusal: Refusal) -> Status {
+        let (code, reason) = match refusal {
+            Refusal::Mismatch(reason) => (tonic::Code::FailedPrecondition, reason),
+            Refusal::Duplicate(reason) => (tonic::Code::AlreadyExists, reason),
+            Refusal::Invalid(reason) => (tonic::Code::InvalidArgument, reason),
+        };
+        (self.shared.on_event)(PsEvent::Refused { worker: self.worker(), reason: reason.clone() });
+        Status::new(code, reason)
+    }
+}
+
+/// Copies the values, under the lock, to where they are sent from.
+fn lay_out(outgoing: &mut BytesMut, state: &State) {
+    if let Some(store) = state.store() {
+        outgoing.extend_from_slice(bytemuck::cast_slice(store.values()));
+    }
+}

@@ -1,0 +1,308 @@
+//! What each message of a worker does to one ps. No I/O, and time is passed in.
+
+use crate::{
+    RunSpec,
+    ledger::Ledger,
+    membership::{Member, Membership},
+    store::{PushId, Store},
+    wire::{Hello, PROTOCOL, Progress, Welcome},
+};
+use phalanx_cluster::ClusterSpec;
+use std::time::{Duration, Instant};
+
+/// How long a ps stays after the end for workers that have not heard of it, within the five seconds in
+/// which every task ends after the chief.
+const LINGER: Duration = Duration::from_secs(3);
+
+/// Why a worker, or something it sent, is turned away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// It was started with other settings than this ps or than the run.
+    Mismatch(String),
+    /// Another worker has its index.
+    Duplicate(String),
+    /// It sent what makes no sense.
+    Invalid(String),
+}
+
+/// Everything one ps knows.
+#[derive(Debug)]
+pub(crate) struct State {
+    ps: usize,
+    cluster: ClusterSpec,
+    incarnation: u64,
+    pub members: Membership,
+    ledger: Ledger,
+    run: Option<RunSpec>,
+    store: Option<Store>,
+    over: bool,
+}
+
+impl State {
+    pub fn new(ps: usize, cluster: ClusterSpec, incarnation: u64, now: Instant) -> Self {
+        let members = Membership::new(cluster.workers().len(), now);
+        Self {
+            ps,
+            cluster,
+            incarnation,
+            members,
+            ledger: Ledger::default(),
+            run: None,
+            store: None,
+            over: false,
+        }
+    }
+
+    /// A worker introduces itself.
+    pub fn hello(&mut self, hello: Hello) -> Result<Welcome, Refusal> {
+        let worker = hello.worker as usize;
+        self.check(&hello)?;
+        if !self.over {
+            let run = RunSpec::from_wire(hello.run, self.cluster.ps().len()).map_err(Refusal::Invalid)?;
+            self.agree(run)?;
+        }
+        let member = Member { incarnation: hello.incarnation, origin: hello.origin };
+        self.members.join(worker, member).map_err(Refusal::Duplicate)?;
+        let batches = self.hand_out(worker);
+        let initialised = self.store.is_some();
+        Ok(Welcome {
+            progress: Some(self.progress(worker, batches)),
+            wants_initial_values: !initialised && !self.over && worker == 0,
+            initialised,
+            incarnation: self.incarnation,
+        })
+    }
+
+    fn check(&self, hello: &Hello) -> Result<(), Refusal> {
+        let mismatch = |what: &str, here: String, there: String| {
+            Err(Refusal::Mismatch(format!("{what} is {here} here and {there} there")))
+        };
+        if hello.protocol != PROTOCOL {
+            return mismatch("the protocol version", PROTOCOL.to_string(), hello.protocol.to_string());
+        }
+        let cluster = self.cluster.to_string();
+        if hello.cluster != cluster {
+            return mismatch("the cluster", cluster, hello.cluster.clone());
+        }
+        if hello.ps as usize != self.ps {
+            return mismatch("the ps index", self.ps.to_string(), hello.ps.to_string());
+        }
+        Ok(())
+    }
+
+    // The first worker to come defines the run. As long as there are no values, it may be defined anew once
+    // all who agreed on it have left: a worker started with a wrong flag must not spoil the right ones' start.
+    fn agree(&mut self, theirs: RunSpec) -> Result<(), Refusal> {
+        let binding = self.store.is_some() || !self.members.is_empty();
+        match self.run.as_ref().filter(|_| binding).and_then(|ours| ours.differences(&theirs)) {
+            Some(differences) => Err(Refusal::Mismatch(format!("{differences} (here: as the run began)"))),
+            None => {
+                if !binding {
+                    self.run = Some(theirs);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The chief sends the values to begin with. Sent again after a broken connection, they are not used.
+    pub fn initialise(&mut self, worker: usize, values: Vec<f32>) -> Result<(), Refusal> {
+        let Some(run) = &self.run else { return Err(Refusal::Invalid("values came before a hello".into())) };
+        if worker != 0 {
+            return Err(Refusal::Invalid(format!("worker {worker} sent initial values; only worker 0 may")));
+        }
+        if self.store.is_none() {
+            self.store = Some(Store::new(values, run.optimizer));
+        }
+        Ok(())
+    }
+
+    /// Applies a worker's gradient, unless the run is over.
+    pub fn push(&mut self, id: PushId, batch: u64, gradient: &[f32]) -> Result<Progress, Refusal> {
+        let (Some(run), Some(store)) = (&self.run, &mut self.store) else {
+            return Err(Refusal::Invalid("a gradient came before there were values".into()));
+        };
+        if !self.over {
+            store.push(id, gradient);
+            self.ledger.done(id.worker, batch);
+            self.over = store.version() >= run.train_steps;
+        }
+        let batches = self.hand_out(id.worker);
+        Ok(self.progress(id.worker, batches))
+    }
+
+    /// Where the run stands, for a worker that asks for the values; nothing while there are none.
+    pub fn pull(&mut self, worker: usize) -> Option<Progress> {
+        self.store.is_some().then(|| self.progress(worker, Vec::new()))
+    }
+
+    /// A worker left: in order, or because its connection broke.
+    pub fn leave(&mut self, worker: usize, incarnation: u64, now: Instant) {
+        self.members.leave(worker, incarnation, now);
+        self.ledger.give_back(worker);
+    }
+
+    /// A worker heard from ps 0 that the run is over, so it is over here too.
+    pub fn told_over(&mut self, worker: usize) {
+        self.over = true;
+        self.members.told(worker);
+    }
+
+    /// Whether there is nothing left to do: the run is over, the workers are gone, and all of them know, or
+    /// those that do not have had time to ask.
+    pub fn finished(&self, now: Instant) -> bool {
+        self.over
+            && self.members.is_empty()
+            && (self.members.all_told() || now.duration_since(self.members.empty_since) >= LINGER)
+    }
+
+    /// The values and how many updates made them; nothing while there are none.
+    pub fn store(&self) -> Option<&Store> {
+        self.store.as_ref()
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// The number of elements of this ps's shard.
+    pub fn shard_len(&self) -> Option<usize> {
+        self.run.as_ref()?.plan.shards().get(self.ps).map(ExactSizeIterator::len)
+    }
+
+    /// A name for one element of this ps's shard.
+    pub fn name_of(&self, element: usize) -> String {
+        self.run.as_ref().map_or_else(String::new, |run| run.plan.name_of(self.ps, element))
+    }
+
+    fn hand_out(&mut self, worker: usize) -> Vec<u64> {
+        if self.ps == 0 && !self.over { self.ledger.top_up(worker) } else { Vec::new() }
+    }
+
+    fn progress(&mut self, worker: usize, batches: Vec<u64>) -> Progress {
+        if self.over {
+            self.members.told(worker);
+        }
+        Progress {
+            version: self.store.as_ref().map_or(0, Store::version),
+            over: self.over,
+            chief: self.members.chief() == Some(worker),
+            batches,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Optimizer;
+    use phalanx_cluster::{Placement, Plan, Variable};
+
+    fn cluster() -> ClusterSpec {
+        ClusterSpec::parse("p:1", "w:1,v:1").unwrap()
+    }
+
+    fn run() -> RunSpec {
+        let variables = vec![Variable { name: "w".into(), shape: vec![2] }];
+        RunSpec {
+            plan: Plan::new(variables, Placement::Balanced, 1).unwrap(),
+            optimizer: Optimizer::Sgd { learning_rate: 1.0 },
+            train_steps: 3,
+            settings: Default::default(),
+        }
+    }
+
+    fn hello(worker: u32) -> Hello {
+        Hello {
+            protocol: PROTOCOL,
+            cluster: cluster().to_string(),
+            ps: 0,
+            worker,
+            incarnation: 1,
+            origin: "a test".into(),
+            run: Some(run().to_wire()),
+        }
+    }
+
+    fn state() -> State {
+        State::new(0, cluster(), 1, Instant::now())
+    }
+
+    fn push(state: &mut State, worker: usize, sequence: u64) -> Progress {
+        state.push(PushId { worker, incarnation: 1, sequence }, 0, &[-1.0, -2.0]).unwrap()
+    }
+
+    #[test]
+    fn worker_0_brings_the_values_and_the_last_step_ends_the_run() {
+        let mut state = state();
+        let welcome = state.hello(hello(1)).unwrap();
+        assert!(!welcome.wants_initial_values);
+        assert_eq!(welcome.progress.unwrap().batches, [0, 1]);
+        assert!(state.pull(1).is_none());
+        assert!(state.hello(hello(0)).unwrap().wants_initial_values);
+        state.initialise(0, vec![0.0, 0.0]).unwrap();
+
+        assert_eq!((push(&mut state, 1, 1).version, push(&mut state, 0, 1).version), (1, 2));
+        assert!(push(&mut state, 1, 2).over);
+        let late = push(&mut state, 0, 2);
+        assert!(late.over && late.chief && late.batches.is_empty());
+        assert_eq!(late.version, 3, "nothing is applied after the end");
+        assert_eq!(state.store().unwrap().values(), [3.0, 6.0]);
+    }
+
+    #[test]
+    fn a_ps_ends_when_all_know_or_after_a_while() {
+        let mut state = state();
+        state.hello(hello(0)).unwrap();
+        state.initialise(0, vec![0.0, 0.0]).unwrap();
+        (1..=3).for_each(|sequence| drop(push(&mut state, 0, sequence)));
+        let now = Instant::now();
+        assert!(!state.finished(now), "the chief is still here");
+        state.leave(0, 1, now);
+        assert!(!state.finished(now), "worker 1 does not know");
+        assert!(state.finished(now + LINGER));
+        let welcome = state.hello(hello(1)).unwrap();
+        assert!(welcome.progress.unwrap().over);
+        state.leave(1, 1, now);
+        assert!(state.finished(now), "now all know");
+    }
+
+    #[test]
+    fn a_stranger_is_refused_with_both_sides_values() {
+        type Change = fn(&mut Hello);
+        let cases: [(Change, &str); 6] = [
+            (|hello| hello.protocol = 9, "protocol version is 1 here and 9 there"),
+            (
+                |hello| hello.cluster = "ps_hosts=q:1".into(),
+                "cluster is ps_hosts=p:1 worker_hosts=w:1,v:1 here",
+            ),
+            (|hello| hello.ps = 1, "ps index is 0 here and 1 there"),
+            (|hello| hello.worker = 2, "no worker 2"),
+            (|hello| hello.run.as_mut().unwrap().train_steps = 9, "train_steps is 3 here and 9 there"),
+            (|hello| hello.run = None, "run is missing"),
+        ];
+        for (change, words) in cases {
+            let mut state = state();
+            state.hello(hello(0)).unwrap();
+            let mut stranger = hello(1);
+            change(&mut stranger);
+            let refusal = format!("{:?}", state.hello(stranger).unwrap_err());
+            assert!(refusal.contains(words), "{refusal}");
+            state.hello(hello(1)).unwrap();
+        }
+        let mut state = state();
+        state.hello(hello(0)).unwrap();
+        assert!(matches!(state.hello(hello(0)), Err(Refusal::Duplicate(_))));
+    }
+
+    #[test]
+    fn a_wrong_definition_lasts_no_longer_than_its_worker() {
+        let mut state = state();
+        let mut wrong = hello(1);
+        wrong.run.as_mut().unwrap().train_steps = 9;
+        state.hello(wrong).unwrap();
+        assert!(state.hello(hello(0)).is_err());
+        state.leave(1, 1, Instant::now());
+        state.hello(hello(0)).unwrap();
+    }
+}
