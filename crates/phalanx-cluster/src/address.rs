@@ -114,7 +114,7 @@ mod tests {
             ("host:0", "not a port"),
             ("host:65536", "not a port"),
             ("host:22x", "'22x'"),
-            ("http://host:80", "'/'"),
+            ("http://host:80", "':'"),
             ("a b:80", "' '"),
             ("::1:80", "':'"),
         ] {

@@ -5,6 +5,7 @@
 //!
 //! - [`optimizer`]: one update of a flat vector of values by a flat vector of gradients.
 //! - `store`: the values of one shard, and which pushes were applied to them.
+//! - [`Values`]: vectors that are shared and not copied.
 //! - `membership`: which workers are here, and which of them is the chief.
 //! - `ledger`: which batch of the data set was handed to whom.
 //! - `state`: those together: what each message of a worker does.
@@ -29,6 +30,7 @@ mod service;
 mod state;
 mod store;
 mod transport;
+mod values;
 pub mod wire;
 
 pub use client::{Client, ClientConfig, ClientError, GradientPart, Step};
@@ -37,6 +39,4 @@ pub use patience::Waiting;
 pub use run::RunSpec;
 pub use serve::{Outcome, PsConfig, PsEvent, serve};
 pub use transport::{ListenError, listen};
-
-#[cfg(test)]
-mod tests;
+pub use values::{ValuePool, Values};

@@ -1,16 +1,17 @@
 //! The gRPC edge of [`State`]: messages in, replies out, refusals as statuses.
 //!
-//! A transfer never holds the lock: a push is received into the session's own buffer and applied when it is
-//! whole, and a reply is copied out at once and sent afterwards. So workers send and receive in parallel,
-//! and a broken transfer changes nothing.
+//! A transfer never holds the lock: a push is applied when all its pieces are here, and a reply is sent from
+//! values that no later update touches. So workers send and receive in parallel, and a broken transfer
+//! changes nothing.
 
 use crate::{
     serve::PsEvent,
     state::{Refusal, State},
-    store::PushId,
+    store::{Pieces, PushId},
+    values::Values as StoredValues,
     wire::{self, FromPs, Gradient, ToPs, Values, from_ps, parameter_server_server::ParameterServer, to_ps},
 };
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures_util::{Stream, stream};
 use parking_lot::Mutex;
 use std::{collections::VecDeque, pin::Pin, sync::Arc, time::Instant};
@@ -37,8 +38,7 @@ impl ParameterServer for Service {
             shared: Arc::clone(&self.0),
             inbound: request.into_inner(),
             seat: None,
-            incoming: Vec::new(),
-            outgoing: BytesMut::new(),
+            incoming: Pieces::default(),
             outbox: VecDeque::new(),
         };
         // The reply stream drives the session: no task and no channel between a push and its reply.
@@ -51,10 +51,8 @@ struct Session {
     shared: Arc<Shared>,
     inbound: Streaming<ToPs>,
     seat: Option<Seat>,
-    // The vector that is being received; kept for its allocation.
-    incoming: Vec<f32>,
-    // Where replies are laid out; gets its allocation back once they were sent.
-    outgoing: BytesMut,
+    // The vector that is being received.
+    incoming: Pieces,
     outbox: VecDeque<FromPs>,
 }
 
@@ -124,10 +122,10 @@ impl Session {
 
     fn initialise(&mut self, piece: Values) -> Result<(), Refusal> {
         let Some(worker) = self.worker() else { return Ok(()) };
-        if self.receive("the initial values", piece.offset, piece.total, &piece.data)? {
-            let values = std::mem::take(&mut self.incoming);
-            let parameters = values.len();
-            self.shared.state.lock().initialise(worker, values)?;
+        if self.receive("the initial values", piece.offset, piece.total, piece.data)? {
+            self.shared.state.lock().initialise(worker, &self.incoming)?;
+            let parameters = self.incoming.bytes() / size_of::<f32>();
+            self.incoming.clear();
             (self.shared.on_event)(PsEvent::Initialised { parameters });
             self.shared.changed.send_replace(());
         }
@@ -141,10 +139,9 @@ impl Session {
         loop {
             {
                 let mut state = self.shared.state.lock();
-                if let Some(progress) = state.pull(worker) {
-                    lay_out(&mut self.outgoing, &state);
+                if let Some((progress, values)) = state.pull(worker) {
                     drop(state);
-                    self.reply(progress);
+                    self.reply(progress, &values);
                     return Ok(());
                 }
             }
@@ -160,18 +157,17 @@ impl Session {
         let Some(seat) = &self.seat else { return Ok(()) };
         let (worker, incarnation) = (seat.worker, seat.incarnation);
         let id = PushId { worker, incarnation, sequence: piece.sequence };
-        if self.receive("the gradient", piece.offset, piece.total, &piece.data)? {
+        if self.receive("the gradient", piece.offset, piece.total, piece.data)? {
             let mut state = self.shared.state.lock();
             let was_over = state.is_over();
-            let progress = state.push(id, piece.batch, &self.incoming)?;
-            lay_out(&mut self.outgoing, &state);
+            let (progress, values) = state.push(id, piece.batch, &self.incoming)?;
             drop(state);
             self.incoming.clear();
             if progress.over && !was_over {
                 (self.shared.on_event)(PsEvent::Over { updates: progress.version });
                 self.shared.changed.send_replace(());
             }
-            self.reply(progress);
+            self.reply(progress, &values);
         }
         Ok(())
     }
@@ -179,43 +175,29 @@ impl Session {
     /// Adds a piece to the vector under way; says whether it is whole.
     ///
     /// Memory grows with what arrives, never with what a header promises.
-    fn receive(&mut self, what: &str, offset: u64, total: u64, data: &Bytes) -> Result<bool, Refusal> {
+    fn receive(&mut self, what: &str, offset: u64, total: u64, data: Bytes) -> Result<bool, Refusal> {
         let invalid = |text: String| Err(Refusal::Invalid(text));
         let expected = self.shared.state.lock().shard_len().unwrap_or(0) * size_of::<f32>();
         if total != expected as u64 {
             return invalid(format!("{what} has {total} bytes, the shard has {expected}"));
         }
-        let so_far = self.incoming.len() * size_of::<f32>();
+        let so_far = self.incoming.bytes();
         if offset != so_far as u64 {
             return invalid(format!("a piece of {what} begins at byte {offset}, expected was byte {so_far}"));
         }
-        if data.len() > expected - so_far || data.len() % size_of::<f32>() != 0 {
+        let (size, missing) = (data.len(), expected - so_far);
+        if size > missing || size % size_of::<f32>() != 0 || (size == 0 && missing > 0) {
             return invalid(format!(
-                "a piece of {what} has {} bytes at byte {offset}, {} are missing",
-                data.len(),
-                expected - so_far
+                "a piece of {what} has {size} bytes at byte {offset}, {missing} are missing"
             ));
         }
-        let first = self.incoming.len();
-        // Bytes arrive at any alignment; the compiler makes this one copy.
-        let value = |bytes: &[u8; 4]| f32::from_le_bytes(*bytes);
-        self.incoming.extend(data.as_chunks::<4>().0.iter().map(value));
-        let new = self.incoming.get(first..).unwrap_or_default();
-        if new.iter().fold(false, |bad, value| bad | !value.is_finite())
-            && let Some(at) = new.iter().position(|value| !value.is_finite())
-        {
-            let (name, value) = (self.shared.state.lock().name_of(first + at), new[at]);
-            return invalid(format!(
-                "{what} has {value} at {name}; it was not applied, the parameters are untouched. \
-                 Training has diverged: try a smaller --learning_rate"
-            ));
-        }
-        Ok(so_far + data.len() == expected)
+        self.incoming.add(data);
+        Ok(size == missing)
     }
 
-    /// Queues the reply that was laid out, in pieces.
-    fn reply(&mut self, progress: wire::Progress) {
-        let values = self.outgoing.split().freeze();
+    /// Queues a reply, in pieces.
+    fn reply(&mut self, progress: wire::Progress, values: &StoredValues) {
+        let values = values.as_bytes();
         let total = values.len() as u64;
         let mut progress = Some(progress);
         for piece in wire::pieces(values.len()) {
@@ -237,12 +219,5 @@ impl Session {
         };
         (self.shared.on_event)(PsEvent::Refused { worker: self.worker(), reason: reason.clone() });
         Status::new(code, reason)
-    }
-}
-
-/// Copies the values, under the lock, to where they are sent from.
-fn lay_out(outgoing: &mut BytesMut, state: &State) {
-    if let Some(store) = state.store() {
-        outgoing.extend_from_slice(bytemuck::cast_slice(store.values()));
     }
 }

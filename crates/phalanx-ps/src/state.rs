@@ -4,7 +4,8 @@ use crate::{
     RunSpec,
     ledger::Ledger,
     membership::{Member, Membership},
-    store::{PushId, Store},
+    store::{NotFinite, Pieces, PushId, Store},
+    values::Values,
     wire::{Hello, PROTOCOL, Progress, Welcome},
 };
 use phalanx_cluster::ClusterSpec;
@@ -106,34 +107,40 @@ impl State {
     }
 
     /// The chief sends the values to begin with. Sent again after a broken connection, they are not used.
-    pub fn initialise(&mut self, worker: usize, values: Vec<f32>) -> Result<(), Refusal> {
+    pub fn initialise(&mut self, worker: usize, values: &Pieces) -> Result<(), Refusal> {
         let Some(run) = &self.run else { return Err(Refusal::Invalid("values came before a hello".into())) };
         if worker != 0 {
             return Err(Refusal::Invalid(format!("worker {worker} sent initial values; only worker 0 may")));
         }
         if self.store.is_none() {
-            self.store = Some(Store::new(values, run.optimizer));
+            let store = Store::new(values, run.optimizer);
+            self.store = Some(store.map_err(|bad| self.not_finite("the initial values have", bad))?);
         }
         Ok(())
     }
 
-    /// Applies a worker's gradient, unless the run is over.
-    pub fn push(&mut self, id: PushId, batch: u64, gradient: &[f32]) -> Result<Progress, Refusal> {
+    /// Applies a worker's gradient, unless the run is over; gives the values after it.
+    pub fn push(&mut self, id: PushId, batch: u64, gradient: &Pieces) -> Result<(Progress, Values), Refusal> {
         let (Some(run), Some(store)) = (&self.run, &mut self.store) else {
             return Err(Refusal::Invalid("a gradient came before there were values".into()));
         };
         if !self.over {
-            store.push(id, gradient);
+            let train_steps = run.train_steps;
+            match store.push(id, gradient) {
+                Ok(()) => self.over = store.version() >= train_steps,
+                Err(bad) => return Err(self.not_finite("the gradient has", bad)),
+            }
             self.ledger.done(id.worker, batch);
-            self.over = store.version() >= run.train_steps;
         }
+        let values = store.values().clone();
         let batches = self.hand_out(id.worker);
-        Ok(self.progress(id.worker, batches))
+        Ok((self.progress(id.worker, batches), values))
     }
 
-    /// Where the run stands, for a worker that asks for the values; nothing while there are none.
-    pub fn pull(&mut self, worker: usize) -> Option<Progress> {
-        self.store.is_some().then(|| self.progress(worker, Vec::new()))
+    /// The values and where the run stands; nothing while there are none.
+    pub fn pull(&mut self, worker: usize) -> Option<(Progress, Values)> {
+        let values = self.store.as_ref()?.values().clone();
+        Some((self.progress(worker, Vec::new()), values))
     }
 
     /// A worker left: in order, or because its connection broke.
@@ -170,9 +177,12 @@ impl State {
         self.run.as_ref()?.plan.shards().get(self.ps).map(ExactSizeIterator::len)
     }
 
-    /// A name for one element of this ps's shard.
-    pub fn name_of(&self, element: usize) -> String {
-        self.run.as_ref().map_or_else(String::new, |run| run.plan.name_of(self.ps, element))
+    fn not_finite(&self, what: &str, NotFinite { element, value }: NotFinite) -> Refusal {
+        let name = self.run.as_ref().map_or_else(String::new, |run| run.plan.name_of(self.ps, element));
+        Refusal::Invalid(format!(
+            "{what} {value} at {name}; it was not applied, the parameters are untouched. \
+             Training has diverged: try a smaller --learning_rate"
+        ))
     }
 
     fn hand_out(&mut self, worker: usize) -> Vec<u64> {
@@ -196,6 +206,7 @@ impl State {
 mod tests {
     use super::*;
     use crate::Optimizer;
+    use bytes::Bytes;
     use phalanx_cluster::{Placement, Plan, Variable};
 
     fn cluster() -> ClusterSpec {
@@ -228,8 +239,14 @@ mod tests {
         State::new(0, cluster(), 1, Instant::now())
     }
 
+    fn pieces(values: [f32; 2]) -> Pieces {
+        let mut pieces = Pieces::default();
+        pieces.add(Bytes::copy_from_slice(bytemuck::cast_slice(&values)));
+        pieces
+    }
+
     fn push(state: &mut State, worker: usize, sequence: u64) -> Progress {
-        state.push(PushId { worker, incarnation: 1, sequence }, 0, &[-1.0, -2.0]).unwrap()
+        state.push(PushId { worker, incarnation: 1, sequence }, 0, &pieces([-1.0, -2.0])).unwrap().0
     }
 
     #[test]
@@ -240,21 +257,21 @@ mod tests {
         assert_eq!(welcome.progress.unwrap().batches, [0, 1]);
         assert!(state.pull(1).is_none());
         assert!(state.hello(hello(0)).unwrap().wants_initial_values);
-        state.initialise(0, vec![0.0, 0.0]).unwrap();
+        state.initialise(0, &pieces([0.0, 0.0])).unwrap();
 
         assert_eq!((push(&mut state, 1, 1).version, push(&mut state, 0, 1).version), (1, 2));
         assert!(push(&mut state, 1, 2).over);
         let late = push(&mut state, 0, 2);
         assert!(late.over && late.chief && late.batches.is_empty());
         assert_eq!(late.version, 3, "nothing is applied after the end");
-        assert_eq!(state.store().unwrap().values(), [3.0, 6.0]);
+        assert_eq!(state.store().unwrap().values().as_slice(), [3.0, 6.0]);
     }
 
     #[test]
     fn a_ps_ends_when_all_know_or_after_a_while() {
         let mut state = state();
         state.hello(hello(0)).unwrap();
-        state.initialise(0, vec![0.0, 0.0]).unwrap();
+        state.initialise(0, &pieces([0.0, 0.0])).unwrap();
         (1..=3).for_each(|sequence| drop(push(&mut state, 0, sequence)));
         let now = Instant::now();
         assert!(!state.finished(now), "the chief is still here");

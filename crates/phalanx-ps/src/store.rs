@@ -1,7 +1,18 @@
 //! The values of one shard, and which pushes were applied to them.
+//!
+//! An update makes a new vector out of the old one and the gradient, and takes its place when it is whole.
+//! So a gradient that turns out to be bad half-way has changed nothing, and a reply that is being sent is
+//! not changed by the next update.
 
-use crate::Optimizer;
+use crate::{
+    Optimizer,
+    values::{ValuePool, Values},
+};
+use bytes::Bytes;
 use std::collections::HashMap;
+
+/// Elements that are read from the wire's bytes at a time: they stay in the first cache between the two steps.
+const BLOCK: usize = 1024;
 
 /// One push: a worker's life, and the number of the push in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,22 +22,44 @@ pub(crate) struct PushId {
     pub sequence: u64,
 }
 
+/// A vector as it arrived: pieces that follow each other, of whole little-endian f32.
+#[derive(Debug, Default)]
+pub(crate) struct Pieces {
+    pieces: Vec<Bytes>,
+    bytes: usize,
+}
+
+/// A gradient has a value that is not a number, or infinite.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct NotFinite {
+    pub element: usize,
+    pub value: f32,
+}
+
 /// The flat vector of one shard.
 #[derive(Debug)]
 pub(crate) struct Store {
-    values: Vec<f32>,
+    values: Values,
     version: u64,
     optimizer: Optimizer,
     // The last push of each worker that changed the values.
     applied: HashMap<usize, PushId>,
+    pool: ValuePool,
 }
 
 impl Store {
-    pub fn new(values: Vec<f32>, optimizer: Optimizer) -> Self {
-        Self { values, version: 0, optimizer, applied: HashMap::new() }
+    pub fn new(values: &Pieces, optimizer: Optimizer) -> Result<Self, NotFinite> {
+        let pool = ValuePool::default();
+        let mut vector = pool.take(values.len());
+        values.for_each_block(|at, block| {
+            if let Some(place) = vector.get_mut(at..at + block.len()) {
+                place.copy_from_slice(block);
+            }
+        })?;
+        Ok(Self { values: pool.share(vector), version: 0, optimizer, applied: HashMap::new(), pool })
     }
 
-    pub fn values(&self) -> &[f32] {
+    pub fn values(&self) -> &Values {
         &self.values
     }
 
@@ -36,19 +69,73 @@ impl Store {
     }
 
     /// Applies a push, once: a push that comes again because its reply was lost changes nothing.
-    pub fn push(&mut self, id: PushId, gradient: &[f32]) {
+    pub fn push(&mut self, id: PushId, gradient: &Pieces) -> Result<(), NotFinite> {
         if self.has(id) {
-            return;
+            return Ok(());
         }
-        self.optimizer.apply(&mut self.values, gradient);
+        let Self { values, optimizer, pool, .. } = self;
+        let old = values.as_slice();
+        let mut new = pool.take(old.len());
+        gradient.for_each_block(|at, gradient| {
+            let range = at..at + gradient.len();
+            if let (Some(old), Some(new)) = (old.get(range.clone()), new.get_mut(range)) {
+                optimizer.apply(old, gradient, new);
+            }
+        })?;
+        self.values = self.pool.share(new);
         self.version += 1;
         self.applied.insert(id.worker, id);
+        Ok(())
     }
 
     fn has(&self, id: PushId) -> bool {
         self.applied
             .get(&id.worker)
             .is_some_and(|last| last.incarnation == id.incarnation && id.sequence <= last.sequence)
+    }
+}
+
+impl Pieces {
+    pub fn add(&mut self, piece: Bytes) {
+        self.bytes += piece.len();
+        self.pieces.push(piece);
+    }
+
+    pub fn clear(&mut self) {
+        self.pieces.clear();
+        self.bytes = 0;
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn len(&self) -> usize {
+        self.bytes / size_of::<f32>()
+    }
+
+    /// Calls `use_block` with each block and the place of its first element, as long as all are finite.
+    ///
+    /// Bytes lie in memory at any alignment, so each block is copied to where they lie as f32.
+    fn for_each_block(&self, mut use_block: impl FnMut(usize, &[f32])) -> Result<(), NotFinite> {
+        let mut aligned = [0.0; BLOCK];
+        let mut at = 0;
+        for bytes in self.pieces.iter().flat_map(|piece| piece.chunks(BLOCK * size_of::<f32>())) {
+            let (floats, _) = bytes.as_chunks::<4>();
+            for (float, bytes) in aligned.iter_mut().zip(floats) {
+                *float = f32::from_le_bytes(*bytes);
+            }
+            let block = aligned.get(..floats.len()).unwrap_or_default();
+            // Looked at as a whole, which the compiler does many elements at a time.
+            if block.iter().fold(false, |bad, value| bad | !value.is_finite())
+                && let Some((place, &value)) = block.iter().enumerate().find(|(_, value)| !value.is_finite())
+            {
+                return Err(NotFinite { element: at + place, value });
+            }
+            use_block(at, block);
+            at += block.len();
+        }
+        Ok(())
     }
 }
 
@@ -60,13 +147,51 @@ mod tests {
         PushId { worker, incarnation, sequence }
     }
 
+    fn pieces(values: &[f32], piece_len: usize) -> Pieces {
+        let mut pieces = Pieces::default();
+        for piece in values.chunks(piece_len) {
+            // At an odd address, as on the wire.
+            let mut bytes = vec![0];
+            bytes.extend_from_slice(bytemuck::cast_slice(piece));
+            pieces.add(Bytes::from(bytes).slice(1..));
+        }
+        pieces
+    }
+
+    fn store(values: &[f32]) -> Store {
+        Store::new(&pieces(values, 3), Optimizer::Sgd { learning_rate: 1.0 }).unwrap()
+    }
+
     #[test]
     fn a_repeated_push_is_applied_once() {
-        let mut store = Store::new(vec![0.0], Optimizer::Sgd { learning_rate: 1.0 });
+        let mut store = store(&[0.0]);
         for push in [id(0, 7, 1), id(0, 7, 1), id(1, 9, 1), id(0, 7, 2), id(0, 7, 1), id(0, 8, 1)] {
-            store.push(push, &[-1.0]);
+            store.push(push, &pieces(&[-1.0], 1)).unwrap();
         }
         assert_eq!(store.version(), 4);
-        assert_eq!(store.values(), [4.0]);
+        assert_eq!(store.values().as_slice(), [4.0]);
+    }
+
+    #[test]
+    fn pieces_and_blocks_of_any_size_make_the_same_update() {
+        let values: Vec<f32> = (0..5000).map(|n| n as f32).collect();
+        for piece_len in [1, 7, BLOCK - 1, BLOCK, BLOCK + 1, 5000] {
+            let mut store = store(&values);
+            store.push(id(0, 1, 1), &pieces(&values, piece_len)).unwrap();
+            assert!(store.values().as_slice().iter().all(|value| *value == 0.0));
+        }
+    }
+
+    #[test]
+    fn a_gradient_that_is_not_finite_changes_nothing() {
+        let mut store = store(&[1.0; 3000]);
+        for (element, bad) in [(0, f32::NAN), (1500, f32::INFINITY), (2999, f32::NEG_INFINITY)] {
+            let mut gradient = [1.0; 3000];
+            gradient[element] = bad;
+            let error = store.push(id(0, 1, 1), &pieces(&gradient, 1000)).unwrap_err();
+            assert_eq!(error.element, element);
+            assert_eq!(store.version(), 0);
+            assert!(store.values().as_slice().iter().all(|value| *value == 1.0));
+        }
     }
 }

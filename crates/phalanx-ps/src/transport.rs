@@ -88,6 +88,7 @@ pub(crate) async fn connect(address: &Address) -> Result<Channel, String> {
         .tcp_keepalive(Some(KEEPALIVE))
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(4 * WINDOW_BYTES)
+        .max_frame_size(FRAME_BYTES)
         .connect()
         .await
         .map_err(|error| root_cause(&error))

@@ -4,11 +4,12 @@ use crate::{
     checkpoint, device,
     job::{Evaluation, Job},
     meter::Totals,
-    params::{self, Values},
+    params,
     report::{Event, Summary},
     worker::Worker,
 };
 use phalanx_cluster::Plan;
+use phalanx_ps::Values;
 
 /// Evaluates the final values, saves them, and reports how the run ended.
 pub fn finish<J: Job>(

@@ -134,6 +134,29 @@ mod tests {
     }
 
     #[test]
+    fn every_flag_is_in_the_document_and_every_documented_flag_exists() {
+        let document = include_str!("../../../docs/flags.md");
+        let mut flags = std::collections::BTreeSet::new();
+        let mut commands = vec![Cli::command()];
+        while let Some(command) = commands.pop() {
+            commands.extend(command.get_subcommands().cloned());
+            for argument in command.get_arguments().filter(|argument| !argument.is_hide_set()) {
+                let names = argument.get_long_and_visible_aliases().unwrap_or_default();
+                flags.extend(names.into_iter().map(str::to_owned));
+            }
+        }
+        for flag in &flags {
+            assert!(document.contains(&format!("--{flag}")), "--{flag} is not documented");
+        }
+        for word in document.split(|c: char| !c.is_alphanumeric() && !matches!(c, '-' | '_')) {
+            if let Some(flag) = word.strip_prefix("--").filter(|flag| !flag.is_empty()) {
+                let known = flags.contains(&flag.replace('-', "_")) || ["help"].contains(&flag);
+                assert!(known || flag.trim_matches('-').is_empty(), "there is no --{flag}");
+            }
+        }
+    }
+
+    #[test]
     fn every_spelling_of_the_seeds_is_understood() {
         for line in [
             "phalanx --ps_hosts=10.10.10.94:2222 --worker_hosts=10.10.10.191:2222 --job_name=ps --task_index=0",
@@ -161,7 +184,7 @@ mod tests {
         for (line, words) in [
             ("phalanx train --worker 2", "'--workers'"),
             ("phalanx --task_indx 0", "'--task_index'"),
-            ("phalanx train --model mpl", "'mlp'"),
+            ("phalanx train --model convet", "'convnet'"),
             ("phalanx --job_name wrker", "'worker'"),
             ("phalanx trian", "'train'"),
             ("phalanx train --dataset mnits", "'mnist'"),

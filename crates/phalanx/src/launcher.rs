@@ -30,6 +30,10 @@ const GRACE: Duration = Duration::from_millis(850);
 const OTHER_CAUSES: Duration = Duration::from_millis(300);
 /// How often signals and ended tasks are looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// The same, when the tasks are about to end.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
+/// How long the outputs of tasks that have ended may take to close.
+const CLOSING: Duration = Duration::from_secs(5);
 /// Lines of a task's error output that are kept.
 const LAST_LINES: usize = 10;
 
@@ -76,6 +80,8 @@ pub fn train(args: TrainArgs) -> anyhow::Result<ExitCode> {
 struct Cluster {
     tasks: Vec<Launched>,
     messages: mpsc::Receiver<(usize, Message)>,
+    // What the chief said of the whole run.
+    result: Option<(String, Event)>,
 }
 
 struct Launched {
@@ -114,7 +120,7 @@ impl Cluster {
         sockets.truncate(ps);
 
         let (to_us, messages) = mpsc::channel();
-        let mut cluster = Self { tasks: Vec::new(), messages };
+        let mut cluster = Self { tasks: Vec::new(), messages, result: None };
         let sockets = sockets.into_iter().map(Some).chain(std::iter::repeat_with(|| None));
         for (task, socket) in (0..ps).map(Task::ps).chain((0..workers).map(Task::worker)).zip(sockets) {
             let mut command = Command::new(env::current_exe().context("cannot find this program")?);
@@ -187,7 +193,11 @@ impl Cluster {
                 return Ending::Failed(failed.iter().filter_map(|index| self.cause(*index)).collect());
             }
             if self.tasks.iter().all(|task| task.ended.is_some()) {
-                self.read_for(Duration::ZERO, report);
+                // All that they told is here once their outputs are closed.
+                self.read_for(CLOSING, report);
+                if let Some((task, done)) = self.result.take() {
+                    report.event(&task, &done);
+                }
                 return Ending::AllDone;
             }
         }
@@ -201,11 +211,15 @@ impl Cluster {
             let (index, message) = match self.messages.recv_timeout(left) {
                 Ok(message) => message,
                 Err(RecvTimeoutError::Timeout) => return,
-                // Every output is closed: what is left of the time is for the tasks to end.
-                Err(RecvTimeoutError::Disconnected) => return thread::sleep(left.min(LOOK_EVERY)),
+                // Every output is closed: what is left is for the tasks to end.
+                Err(RecvTimeoutError::Disconnected) => return thread::sleep(BETWEEN_LOOKS),
             };
             let Some(task) = self.tasks.get_mut(index) else { continue };
             match message {
+                // The result comes last, when there is nothing else to tell.
+                Message::Event(event) if matches!(*event, Event::Done(_)) => {
+                    self.result = Some((task.name.clone(), *event));
+                }
                 Message::Event(event) => {
                     if let Event::Failed { reason } = &*event {
                         task.reason = Some(reason.clone());
@@ -266,7 +280,7 @@ impl Cluster {
             while self.tasks.iter().any(|task| task.job == job && task.ended.is_none())
                 && Instant::now() < deadline
             {
-                thread::sleep(Duration::from_millis(5));
+                thread::sleep(BETWEEN_LOOKS);
                 self.look_for_ended();
             }
         }

@@ -10,8 +10,8 @@ use burn::{
 };
 use bytes::Bytes;
 use phalanx_cluster::{Plan, Variable};
-use phalanx_ps::GradientPart;
-use std::{ops::Range, sync::Arc};
+use phalanx_ps::{GradientPart, Values};
+use std::ops::Range;
 
 /// The parameters of a model, by their dotted names.
 pub fn variables<M: Module>(model: &M) -> Vec<Variable> {
@@ -83,7 +83,7 @@ pub fn load<M: Module>(model: M, plan: &Plan, values: &Values, device: &Device) 
         }
     }
     let ranges = &mut plan.variable_ranges().map(|(_, range)| range);
-    model.map(&mut Load { ranges, values: &values.0, device })
+    model.map(&mut Load { ranges, values: values.as_bytes(), device })
 }
 
 /// The gradients of all parameters, in the order of the plan.
@@ -122,50 +122,5 @@ struct Owner(BurnBytes);
 impl AsRef<[u8]> for Owner {
     fn as_ref(&self) -> &[u8] {
         &self.0
-    }
-}
-
-/// A received vector of values, shared with the tensors of a model.
-#[derive(Clone)]
-pub struct Values(Bytes);
-
-/// Vectors to receive values into, used again as soon as no tensor looks at them any more.
-#[derive(Clone, Default)]
-pub struct ValuePool(Arc<std::sync::Mutex<Vec<Vec<f32>>>>);
-
-impl ValuePool {
-    /// A vector of `len` values, whatever they are.
-    pub fn take(&self, len: usize) -> Vec<f32> {
-        let mut vector = self.0.lock().ok().and_then(|mut free| free.pop()).unwrap_or_default();
-        vector.resize(len, 0.0);
-        vector
-    }
-
-    /// Shares a vector with tensors; it comes back to the pool when the last of them is gone.
-    pub fn share(&self, vector: Vec<f32>) -> Values {
-        struct Lent {
-            vector: Vec<f32>,
-            pool: ValuePool,
-        }
-        impl AsRef<[u8]> for Lent {
-            fn as_ref(&self) -> &[u8] {
-                bytemuck::cast_slice(&self.vector)
-            }
-        }
-        impl Drop for Lent {
-            fn drop(&mut self) {
-                if let Ok(mut free) = self.pool.0.lock() {
-                    free.push(std::mem::take(&mut self.vector));
-                }
-            }
-        }
-        Values(Bytes::from_owner(Lent { vector, pool: self.clone() }))
-    }
-}
-
-impl Values {
-    /// The values as one flat slice, laid out by the plan.
-    pub fn as_slice(&self) -> &[f32] {
-        bytemuck::cast_slice(&self.0)
     }
 }

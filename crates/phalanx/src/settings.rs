@@ -29,7 +29,7 @@ pub struct Settings {
     pub dropout: f64,
 
     /// Step size of gradient descent [default: 0.5 for softmax, 0.2 for mlp, 0.05 for convnet].
-    #[arg(long, value_name = "RATE", value_parser = positive, help_heading = "Work")]
+    #[arg(long, value_name = "RATE", value_parser = positive, allow_negative_numbers = true, help_heading = "Work")]
     pub learning_rate: Option<f32>,
     /// Examples in a batch.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = at_least_1(), help_heading = "Work")]

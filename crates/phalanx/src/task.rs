@@ -33,6 +33,9 @@ pub fn run(args: TaskArgs, identity: Identity) -> anyhow::Result<ExitCode> {
     let format = if args.launched.config.is_some() { LogFormat::Json } else { settings.log_format };
     let report = Report::of_task(format);
     let Identity { cluster, task } = identity;
+    if args.launched.config.is_none() {
+        report.note(format!("{task} of {cluster}"));
+    }
     let result = match task.job {
         JobName::Ps => run_ps(&args, cluster, task, &report, stop),
         JobName::Worker => run_worker(settings, cluster, task, &report, stop),
@@ -60,7 +63,7 @@ fn run_ps(
     } else {
         phalanx_ps::listen(&address, args.cluster.insecure)?
     };
-    report.note(format!("{task} listens on {}", listener.local_addr()?));
+    report.note(format!("listening on {}", listener.local_addr()?));
     let on_event = {
         let report = report.clone();
         Box::new(move |event: PsEvent| match event {
@@ -71,15 +74,15 @@ fn run_ps(
         })
     };
     let config = PsConfig { index: task.index, cluster, on_event };
+    // Two threads: one worker's push is received while another's is applied.
     let network = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     match network.block_on(phalanx_ps::serve(listener, config, stop.receiver()))? {
         Outcome::Finished { updates } => {
-            report.note(format!("{task} is done after {updates} updates"));
+            report.note(format!("done after {updates} updates"));
             Ok(ExitCode::SUCCESS)
         }
         Outcome::Stopped { updates } => {
-            report
-                .warning(format!("{task} was interrupted after {updates} updates; its parameters are gone"));
+            report.warning(format!("interrupted after {updates} updates; the parameters are gone"));
             Ok(ExitCode::from(INTERRUPTED))
         }
     }
@@ -105,15 +108,15 @@ fn run_worker(
         Worker { cluster, index: task.index, settings, dataset, run_dir, report: report.clone(), stop };
     match worker::run(&job, &worker) {
         Ok(()) => {
-            report.note(format!("{task} is done"));
+            report.note("done");
             Ok(ExitCode::SUCCESS)
         }
         Err(Halt::TooLate { updates }) => {
-            report.note(format!("{task} came too late: the run is over after {updates} updates"));
+            report.note(format!("nothing to do: the run is over after {updates} updates"));
             Ok(ExitCode::SUCCESS)
         }
         Err(Halt::Interrupted) => {
-            report.warning(format!("{task} was interrupted"));
+            report.warning("interrupted");
             Ok(ExitCode::from(INTERRUPTED))
         }
         Err(Halt::Failed(error)) => Err(error),

@@ -7,7 +7,7 @@ use crate::{
     input::Input,
     job::Job,
     meter::Meter,
-    params::{self, ValuePool},
+    params,
     random::Random,
     report::Report,
     rundir::RunDir,
@@ -15,7 +15,7 @@ use crate::{
     stop::Stop,
 };
 use phalanx_cluster::{ClusterSpec, Plan, Variable};
-use phalanx_ps::{Client, ClientConfig, ClientError, Optimizer, RunSpec};
+use phalanx_ps::{Client, ClientConfig, ClientError, Optimizer, RunSpec, ValuePool};
 use std::{
     collections::BTreeMap,
     process,

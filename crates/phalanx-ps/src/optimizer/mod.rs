@@ -16,10 +16,10 @@ pub enum Optimizer {
 }
 
 impl Optimizer {
-    /// Updates `values` by `gradient`, which has the same length.
-    pub fn apply(&self, values: &mut [f32], gradient: &[f32]) {
+    /// Makes `new` values out of `old` ones and their `gradient`; all three have the same length.
+    pub fn apply(&self, old: &[f32], gradient: &[f32], new: &mut [f32]) {
         match *self {
-            Self::Sgd { learning_rate } => sgd::apply(values, gradient, learning_rate),
+            Self::Sgd { learning_rate } => sgd::apply(old, gradient, new, learning_rate),
         }
     }
 

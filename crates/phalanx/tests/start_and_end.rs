@@ -1,0 +1,170 @@
+//! Tasks as processes of their own: they start in any order, and they all end.
+
+mod support;
+
+use rustix::process::Signal;
+use support::{Data, Hosts, phalanx, run, start};
+
+#[test]
+fn a_seeds_three_commands_work_in_all_six_orders() {
+    for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+        let (data, hosts) = (Data::new(), Hosts::new(1, 2));
+        let mut tasks: Vec<_> = order
+            .map(|task| match task {
+                0 => (0, start(hosts.task("ps", 0))),
+                worker => (worker, start(hosts.worker(worker - 1, &data, 400))),
+            })
+            .into();
+        tasks.sort_by_key(|(task, _)| *task);
+        let ended: Vec<_> = tasks.into_iter().map(|(_, task)| task.wait()).collect();
+        for task in &ended {
+            task.assert_code(0);
+        }
+        let [ps, chief, other] = &ended[..] else { unreachable!() };
+        ps.assert_says("the run is over after 400 updates");
+        assert!(chief.accuracy() > 0.9, "{order:?}: {}", chief.output);
+        chief.assert_says("Final Cost: ").assert_says("Total Time: ").assert_says("done");
+        assert!(!other.output.contains("Test-Accuracy"), "only the chief evaluates");
+    }
+}
+
+#[test]
+fn a_task_that_waits_says_for_whom_where_and_why() {
+    let (data, hosts) = (Data::new(), Hosts::new(1, 2));
+    let ps = hosts.ps();
+    let worker = start(hosts.worker(1, &data, 5));
+    worker.wait_for(&format!("waiting for ps 0 at {ps} for 1 s: connection refused"));
+    let ps = start(hosts.task("ps", 0));
+    let workers = hosts.workers();
+    let chief = workers.split(',').next().unwrap();
+    worker.wait_for(&format!("waiting for worker 0 at {chief} for 1 s: the chief has not yet initialised"));
+    let chief = start(hosts.worker(0, &data, 5));
+    for task in [ps, worker, chief] {
+        task.wait().assert_code(0);
+    }
+}
+
+#[test]
+fn a_ps_that_nobody_comes_to_says_so() {
+    let hosts = Hosts::new(1, 2);
+    let ps = start(hosts.task("ps", 0));
+    let text = ps.wait_for("no worker is here");
+    assert!(hosts.workers().split(',').all(|worker| text.contains(worker)), "{text}");
+    ps.signal(Signal::TERM);
+    ps.wait().assert_code(130);
+}
+
+#[test]
+fn a_name_that_does_not_resolve_is_waited_for() {
+    let data = Data::new();
+    let mut command = phalanx();
+    command.args(["--ps_hosts=no-such-host.invalid:2222", "--worker_hosts=localhost:2223"]);
+    command.args(["--job_name=worker", "--task_index=0"]).args(data.flags("run"));
+    let worker = start(command);
+    worker.wait_for("waiting for ps 0 at no-such-host.invalid:2222");
+    worker.wait_for("the name 'no-such-host.invalid' does not resolve");
+    worker.signal(Signal::INT);
+    worker.wait().assert_code(130);
+}
+
+#[test]
+fn a_worker_that_comes_after_the_end_is_told_and_exits_0() {
+    let (data, hosts) = (Data::new(), Hosts::new(1, 2));
+    let ps = start(hosts.task("ps", 0));
+    run(hosts.worker(0, &data, 5)).assert_code(0);
+    run(hosts.worker(1, &data, 5)).assert_code(0).assert_says("the run is over after 5 updates");
+    ps.wait().assert_code(0);
+}
+
+#[test]
+fn several_ps_share_the_parameters_either_way() {
+    for placement in ["balanced", "round-robin"] {
+        let (data, hosts) = (Data::new(), Hosts::new(3, 2));
+        let ps: Vec<_> = (0..3).map(|index| start(hosts.task("ps", index))).collect();
+        let workers: Vec<_> = (0..2)
+            .map(|index| {
+                let mut worker = hosts.worker(index, &data, 400);
+                worker.arg("--placement").arg(placement).args(["--weights_name", "last"]);
+                start(worker)
+            })
+            .collect();
+        let workers: Vec<_> = workers.into_iter().map(|worker| worker.wait()).collect();
+        assert!(workers[0].assert_code(0).accuracy() > 0.9, "{}", workers[0].output);
+        workers[1].assert_code(0);
+        for ps in ps {
+            ps.wait().assert_code(0).assert_says("400 updates");
+        }
+        let results = data.results("run-0");
+        assert!(results.join("checkpoint-000000400/model.safetensors").is_file());
+        let rows = std::fs::read_to_string(results.join("last.csv")).unwrap();
+        assert_eq!((rows.lines().count(), rows.lines().next().unwrap().split(',').count()), (100, 10));
+    }
+}
+
+#[test]
+fn tf_config_stands_for_the_flags() {
+    let (data, hosts) = (Data::new(), Hosts::new(1, 2));
+    let workers = hosts.workers();
+    let (chief, worker) = workers.split_once(',').unwrap();
+    let config = |job: &str| {
+        let cluster =
+            format!(r#"{{"ps": ["{}"], "chief": ["{chief}"], "worker": ["{worker}"]}}"#, hosts.ps());
+        format!(
+            r#"{{"cluster": {cluster}, "task": {{"type": "{job}", "index": 0}}, "environment": "cloud"}}"#
+        )
+    };
+    let task = |job: &str, results: &str| {
+        let mut command = phalanx();
+        command.env("TF_CONFIG", config(job)).args(data.flags(results)).arg("--train_steps=50");
+        command
+    };
+    let tasks =
+        [("ps", "p"), ("chief", "c"), ("worker", "w")].map(|(job, results)| start(task(job, results)));
+    let [ps, chief, worker] = tasks.map(|task| task.wait());
+    ps.assert_code(0).assert_says("50 updates");
+    chief.assert_code(0).assert_says("Test-Accuracy");
+    worker.assert_code(0);
+    run(task("evaluator", "e")).assert_code(0).assert_says("the chief evaluates");
+    let mut conflict = task("worker", "w2");
+    conflict.arg("--task_index=0");
+    run(conflict).assert_code(2).assert_says("worker 0 by the flags, worker 1 by TF_CONFIG");
+}
+
+#[test]
+fn a_signal_is_obeyed_in_every_phase() {
+    let (data, hosts) = (Data::new(), Hosts::new(1, 2));
+    let waiting = start(hosts.worker(1, &data, 1_000_000_000));
+    waiting.wait_for("waiting for ps 0");
+    waiting.signal(Signal::TERM);
+    waiting.wait().assert_code(130).assert_says("interrupted");
+
+    let ps = start(hosts.task("ps", 0));
+    let chief = start(hosts.worker(0, &data, 1_000_000_000));
+    let other = start(hosts.worker(1, &data, 1_000_000_000));
+    chief.wait_for("Step: ");
+    other.wait_for("Step: ");
+    other.signal(Signal::INT);
+    other.wait().assert_code(130).assert_says("interrupted");
+    ps.wait_for("worker 1 left");
+    chief.wait_for("Step: ");
+    ps.signal(Signal::INT);
+    ps.wait().assert_code(130);
+    chief.wait_for("waiting for ps 0");
+    chief.signal(Signal::TERM);
+    chief.wait().assert_code(130);
+}
+
+#[test]
+fn a_computation_in_progress_does_not_hold_up_a_signal() {
+    let (data, hosts) = (Data::new(), Hosts::new(1, 1));
+    let ps = start(hosts.task("ps", 0));
+    let mut command = hosts.worker(0, &data, 1_000_000_000);
+    // One step of this takes many seconds.
+    command.args(["--model=convnet", "--batch_size=1100"]);
+    let worker = start(command);
+    ps.wait_for("holding");
+    worker.signal(Signal::INT);
+    worker.wait().assert_code(130);
+    ps.signal(Signal::TERM);
+    ps.wait().assert_code(130);
+}
