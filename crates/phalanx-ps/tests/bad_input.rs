@@ -1,5 +1,7 @@
 //! Whatever a peer sends, a ps answers with a reason, keeps its parameters, and goes on serving others.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use bytes::{Buf, BufMut, Bytes};

@@ -1,5 +1,7 @@
 //! Pushes and pulls over real connections, whole and broken.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use phalanx_cluster::ClusterSpec;

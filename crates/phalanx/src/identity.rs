@@ -47,7 +47,7 @@ impl ClusterArgs {
     /// Who this process is, by these flags and the value of `TF_CONFIG`. Errors are for the user.
     pub fn identify(&self, tf_config: Option<&str>) -> Result<Identity, String> {
         match tf_config {
-            None => self.from_flags(),
+            None => self.by_flags_alone(),
             Some(json) => {
                 let (cluster, task) = tf_config::parse(json).map_err(|error| error.to_string())?;
                 self.check(&cluster, task)?;
@@ -56,7 +56,7 @@ impl ClusterArgs {
         }
     }
 
-    fn from_flags(&self) -> Result<Identity, String> {
+    fn by_flags_alone(&self) -> Result<Identity, String> {
         let missing = |flag: &str| format!("{flag} is missing (and TF_CONFIG is not set)");
         let job = self.job_name.ok_or_else(|| missing("--job_name"))?;
         let ps = self.ps_hosts.as_ref().ok_or_else(|| missing("--ps_hosts"))?;

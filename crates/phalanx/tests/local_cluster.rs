@@ -1,5 +1,7 @@
 //! `phalanx train`: a whole cluster from one command, and nothing left of it, whatever way it ends.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use rustix::process::Signal;

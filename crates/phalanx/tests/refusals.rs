@@ -1,5 +1,7 @@
 //! What is wrong is refused at once, with what was wrong, where, and what to do.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use rustix::process::Signal;

@@ -1,5 +1,7 @@
 //! Tasks as processes of their own: they start in any order, and they all end.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use rustix::process::Signal;

@@ -20,6 +20,7 @@ const PIXELS: usize = SIDE * SIDE;
 
 /// A model that turns images, one row each, into logits.
 #[derive(Module, Debug)]
+#[allow(clippy::large_enum_variant)] // There is one in a process.
 pub enum Classifier {
     /// One linear layer.
     Softmax(Softmax),
