@@ -4,8 +4,9 @@ use crate::{
     patience::{Patience, Waiting},
     run::RunSpec,
     transport,
+    values::Values,
     wire::{
-        FromPs, Goodbye, Gradient, Hello, MESSAGE_BYTES, PROTOCOL, Progress, Pull, ToPs, Values, Welcome,
+        self, FromPs, Goodbye, Gradient, Hello, MESSAGE_BYTES, PROTOCOL, Progress, Pull, ToPs, Welcome,
         from_ps, parameter_server_client::ParameterServerClient, pieces, to_ps::Message,
     },
 };
@@ -73,9 +74,9 @@ pub enum ClientError {
     },
 }
 
-/// A piece of the flat gradient, as it lies in memory.
+/// A part of a flat vector, as it lies in memory.
 #[derive(Clone, Debug)]
-pub struct GradientPart {
+pub struct FlatPart {
     /// The place of its first element in the flat vector of the plan.
     pub start: usize,
     /// Little-endian f32.
@@ -121,8 +122,16 @@ struct Session {
 
 /// What a worker asks of a ps.
 enum Request<'a> {
+    /// The values to begin with; this worker's own, if the ps has none and asks for them.
+    Begin {
+        initial: &'a [FlatPart],
+    },
     Pull,
-    Push { sequence: u64, batch: u64, parts: &'a [GradientPart] },
+    Push {
+        sequence: u64,
+        batch: u64,
+        parts: &'a [FlatPart],
+    },
 }
 
 /// Why one attempt failed.
@@ -154,28 +163,18 @@ impl Client {
         &self.config.run
     }
 
-    /// Gives initial values to every ps that asked this worker for them. `values` makes them: it is called
-    /// only if somebody asked.
-    pub async fn initialise(&mut self, values: impl FnOnce() -> Vec<f32>) -> Result<(), ClientError> {
-        let wanting =
-            |link: &Link| link.session.as_ref().is_some_and(|session| session.welcome.wants_initial_values);
-        if !self.links.iter().any(wanting) {
-            return Ok(());
-        }
-        let part = [GradientPart { start: 0, data: Bytes::copy_from_slice(bytemuck::cast_slice(&values())) }];
-        join_all(self.links.iter_mut().filter(|link| wanting(link)).map(|link| link.initialise(&part))).await;
-        Ok(())
-    }
-
-    /// Fetches the current values into `values`, laid out by the plan; waits until there are any.
-    pub async fn pull(&mut self, values: &mut [f32]) -> Result<Step, ClientError> {
+    /// Fetches the values to begin with, laid out by the plan. They are `initial` where a ps has none yet and
+    /// this worker is the one to bring them; other workers wait until it has.
+    pub async fn begin(&mut self, initial: &Values, values: &mut [f32]) -> Result<Step, ClientError> {
         let config = Arc::clone(&self.config);
-        let pull = self.exchange(&Request::Pull, values);
-        tokio::pin!(pull);
+        let initial = [FlatPart { start: 0, data: initial.as_bytes().clone() }];
+        let request = Request::Begin { initial: &initial };
+        let begin = self.exchange(&request, values);
+        tokio::pin!(begin);
         let mut patience = Patience::new(Instant::now());
         let chief = Task::worker(0);
         loop {
-            match tokio::time::timeout_at(patience.next_report().into(), &mut pull).await {
+            match tokio::time::timeout_at(patience.next_report().into(), &mut begin).await {
                 Ok(step) => return step,
                 Err(_) if config.worker != 0 => {
                     let Some(so_far) = patience.report(Instant::now()) else { continue };
@@ -188,11 +187,16 @@ impl Client {
         }
     }
 
+    /// Fetches the current values into `values`.
+    pub async fn pull(&mut self, values: &mut [f32]) -> Result<Step, ClientError> {
+        self.exchange(&Request::Pull, values).await
+    }
+
     /// Pushes the gradient of one batch to every ps and fetches the new values into `values`.
     pub async fn push(
         &mut self,
         batch: u64,
-        gradient: &[GradientPart],
+        gradient: &[FlatPart],
         values: &mut [f32],
     ) -> Result<Step, ClientError> {
         self.sequence += 1;
@@ -235,6 +239,7 @@ impl Link {
 
     async fn attempt(&mut self, request: &Request<'_>, values: &mut [u8]) -> Result<Progress, Failure> {
         let sent = match request {
+            Request::Begin { initial } => self.send_begin(initial).await,
             Request::Pull => self.send(Message::Pull(Pull {})).await,
             Request::Push { sequence, batch, parts } => self.send_push(*sequence, *batch, parts).await,
         };
@@ -245,7 +250,7 @@ impl Link {
         }
     }
 
-    async fn send_push(&mut self, sequence: u64, batch: u64, parts: &[GradientPart]) -> Result<(), Failure> {
+    async fn send_push(&mut self, sequence: u64, batch: u64, parts: &[FlatPart]) -> Result<(), Failure> {
         let total = (self.shard.len() * size_of::<f32>()) as u64;
         for (offset, data) in cut(parts, &self.shard) {
             let gradient = Gradient { sequence, batch, offset, total, data };
@@ -254,15 +259,14 @@ impl Link {
         Ok(())
     }
 
-    async fn initialise(&mut self, parts: &[GradientPart]) {
+    async fn send_begin(&mut self, initial: &[FlatPart]) -> Result<(), Failure> {
+        let wanted = self.session.as_ref().is_some_and(|session| session.welcome.wants_initial_values);
         let total = (self.shard.len() * size_of::<f32>()) as u64;
-        for (offset, data) in cut(parts, &self.shard) {
-            let values = Values { progress: None, offset, total, data };
-            // A failure shows at the pull that follows, which knows what to do about it.
-            if self.send(Message::Initial(values)).await.is_err() {
-                return;
-            }
+        for (offset, data) in cut(initial, &self.shard).filter(|_| wanted) {
+            let values = wire::Values { progress: None, offset, total, data };
+            self.send(Message::Initial(values)).await?;
         }
+        self.send(Message::Pull(Pull {})).await
     }
 
     async fn send(&mut self, message: Message) -> Result<(), Failure> {
@@ -394,11 +398,11 @@ impl Link {
 }
 
 /// The pieces of a shard, each with its byte offset, cut out of the parts without copying them.
-fn cut<'a>(parts: &'a [GradientPart], shard: &Range<usize>) -> impl Iterator<Item = (u64, Bytes)> + 'a {
+fn cut<'a>(parts: &'a [FlatPart], shard: &Range<usize>) -> impl Iterator<Item = (u64, Bytes)> + 'a {
     const WIDTH: usize = size_of::<f32>();
     let shard = shard.start * WIDTH..shard.end * WIDTH;
     let empty = shard.is_empty().then(|| (0, Bytes::new()));
-    let overlap = move |part: &'a GradientPart| {
+    let overlap = move |part: &'a FlatPart| {
         let begin = part.start * WIDTH;
         let (from, to) = (begin.max(shard.start), (begin + part.data.len()).min(shard.end));
         let offset = from.saturating_sub(shard.start);
@@ -419,8 +423,8 @@ mod tests {
     fn parts_are_cut_at_the_shards_and_into_pieces() {
         let floats = PIECE_BYTES / 4 + 10;
         let parts = [
-            GradientPart { start: 0, data: Bytes::from(vec![1; 12]) },
-            GradientPart { start: 3, data: Bytes::from(vec![2; floats * 4]) },
+            FlatPart { start: 0, data: Bytes::from(vec![1; 12]) },
+            FlatPart { start: 3, data: Bytes::from(vec![2; floats * 4]) },
         ];
         let lens = |shard| cut(&parts, &shard).map(|(offset, data)| (offset, data.len())).collect::<Vec<_>>();
         assert_eq!(lens(0..2), [(0, 8)]);

@@ -33,7 +33,7 @@ mod transport;
 mod values;
 pub mod wire;
 
-pub use client::{Client, ClientConfig, ClientError, GradientPart, Step};
+pub use client::{Client, ClientConfig, ClientError, FlatPart, Step};
 pub use optimizer::Optimizer;
 pub use patience::Waiting;
 pub use run::RunSpec;

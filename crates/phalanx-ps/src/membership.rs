@@ -15,52 +15,72 @@ impl fmt::Display for Member {
     }
 }
 
+/// One connection's hold on a worker's index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ticket {
+    pub worker: usize,
+    number: u64,
+}
+
 /// The workers of the cluster, by index.
 #[derive(Debug)]
 pub(crate) struct Membership {
     workers: Vec<Seat>,
+    // Connections let in so far.
+    tickets: u64,
     /// When the last of them left, if nobody is here.
     pub empty_since: Instant,
 }
 
 #[derive(Debug, Default)]
 struct Seat {
-    taken_by: Option<Member>,
+    taken_by: Option<(Member, Ticket)>,
     // Has been told that the run is over.
     told: bool,
 }
 
 impl Membership {
     pub fn new(workers: usize, now: Instant) -> Self {
-        Self { workers: (0..workers).map(|_| Seat::default()).collect(), empty_since: now }
+        Self { workers: (0..workers).map(|_| Seat::default()).collect(), tickets: 0, empty_since: now }
     }
 
-    /// Takes a worker in, unless another one with its index is here.
-    pub fn join(&mut self, worker: usize, member: Member) -> Result<(), String> {
+    /// Takes a worker in, unless another one with its index is here. A worker that is here already comes anew
+    /// because its connection broke, whether or not that was noticed on this side: the new one counts.
+    pub fn join(&mut self, worker: usize, member: Member) -> Result<Ticket, String> {
         let count = self.workers.len();
         let Some(seat) = self.workers.get_mut(worker) else {
             return Err(format!("there is no worker {worker}: the cluster has {count}"));
         };
-        if let Some(here) = &seat.taken_by {
+        if let Some((here, _)) =
+            seat.taken_by.as_ref().filter(|(here, _)| here.incarnation != member.incarnation)
+        {
             return Err(format!(
                 "worker {worker} is already here, as {here}; {member} cannot be worker {worker} too: \
                  give each worker its own --task_index"
             ));
         }
-        seat.taken_by = Some(member);
-        Ok(())
+        self.tickets += 1;
+        let ticket = Ticket { worker, number: self.tickets };
+        seat.taken_by = Some((member, ticket));
+        Ok(ticket)
     }
 
-    /// Takes a worker out; one that has another incarnation by now stays.
-    pub fn leave(&mut self, worker: usize, incarnation: u64, now: Instant) {
-        if let Some(seat) = self.workers.get_mut(worker)
-            && seat.taken_by.as_ref().is_some_and(|here| here.incarnation == incarnation)
-        {
+    /// Whether this connection is the one that counts.
+    pub fn holds(&self, ticket: Ticket) -> bool {
+        let seat = self.workers.get(ticket.worker).and_then(|seat| seat.taken_by.as_ref());
+        seat.is_some_and(|(_, held)| *held == ticket)
+    }
+
+    /// Takes a worker out; says whether it was here by this connection.
+    pub fn leave(&mut self, ticket: Ticket, now: Instant) -> bool {
+        let held = self.holds(ticket);
+        if let Some(seat) = self.workers.get_mut(ticket.worker).filter(|_| held) {
             seat.taken_by = None;
             if self.is_empty() {
                 self.empty_since = now;
             }
         }
+        held
     }
 
     /// The live worker with the lowest index.
@@ -105,9 +125,9 @@ mod tests {
         assert_eq!(members.chief(), None);
         members.join(2, member(1)).unwrap();
         assert_eq!(members.chief(), Some(2));
-        members.join(0, member(2)).unwrap();
+        let ticket = members.join(0, member(2)).unwrap();
         assert_eq!(members.chief(), Some(0));
-        members.leave(0, 2, now);
+        members.leave(ticket, now);
         assert_eq!(members.chief(), Some(2));
         assert_eq!(members.missing().collect::<Vec<_>>(), [0, 1]);
     }
@@ -116,13 +136,22 @@ mod tests {
     fn an_index_can_be_taken_once_and_again_after_it_is_free() {
         let now = Instant::now();
         let mut members = Membership::new(1, now);
-        members.join(0, member(1)).unwrap();
+        let first = members.join(0, member(1)).unwrap();
         let refusal = members.join(0, member(2)).unwrap_err();
         assert!(refusal.contains("pid 1 on here") && refusal.contains("pid 2 on here"), "{refusal}");
-        members.leave(0, 2, now);
-        assert!(!members.is_empty(), "somebody else's leaving is not ours");
-        members.leave(0, 1, now);
+        members.leave(first, now);
         members.join(0, member(2)).unwrap();
         assert!(members.join(1, member(3)).unwrap_err().contains("no worker 1"));
+    }
+
+    #[test]
+    fn a_worker_whose_connection_broke_unnoticed_takes_its_seat_again() {
+        let now = Instant::now();
+        let mut members = Membership::new(1, now);
+        let broken = members.join(0, member(1)).unwrap();
+        let anew = members.join(0, member(1)).unwrap();
+        assert!(!members.holds(broken) && members.holds(anew));
+        assert!(!members.leave(broken, now), "what is left of the broken one does not take out the new one");
+        assert!(members.leave(anew, now) && members.is_empty());
     }
 }

@@ -5,9 +5,10 @@
 //! changes nothing.
 
 use crate::{
+    membership::Ticket,
     serve::PsEvent,
-    state::{Refusal, State},
-    store::{Pieces, PushId},
+    state::{Push, Refusal, State},
+    store::Pieces,
     values::Values as StoredValues,
     wire::{self, FromPs, Gradient, ToPs, Values, from_ps, parameter_server_server::ParameterServer, to_ps},
 };
@@ -59,17 +60,18 @@ struct Session {
 /// A worker's place in the membership, given up when its session ends, whatever way it ends.
 struct Seat {
     shared: Arc<Shared>,
-    worker: usize,
+    ticket: Ticket,
     incarnation: u64,
     in_order: bool,
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let Self { shared, worker, incarnation, in_order } = self;
-        shared.state.lock().leave(*worker, *incarnation, Instant::now());
-        (shared.on_event)(PsEvent::Left { worker: *worker, in_order: *in_order });
-        shared.changed.send_replace(());
+        let Self { shared, ticket, in_order, .. } = self;
+        if shared.state.lock().leave(*ticket, Instant::now()) {
+            (shared.on_event)(PsEvent::Left { worker: ticket.worker, in_order: *in_order });
+            shared.changed.send_replace(());
+        }
     }
 }
 
@@ -99,7 +101,7 @@ impl Session {
             (Some(Message::Goodbye(goodbye)), Some(seat)) => {
                 seat.in_order = true;
                 if goodbye.over {
-                    self.shared.state.lock().told_over(seat.worker);
+                    self.shared.state.lock().told_over(seat.ticket.worker);
                 }
                 Ok(())
             }
@@ -111,9 +113,9 @@ impl Session {
 
     fn hello(&mut self, hello: wire::Hello) -> Result<(), Refusal> {
         let (worker, incarnation, origin) = (hello.worker as usize, hello.incarnation, hello.origin.clone());
-        let welcome = self.shared.state.lock().hello(hello)?;
+        let (ticket, welcome) = self.shared.state.lock().hello(hello)?;
         let shared = Arc::clone(&self.shared);
-        self.seat = Some(Seat { shared, worker, incarnation, in_order: false });
+        self.seat = Some(Seat { shared, ticket, incarnation, in_order: false });
         (self.shared.on_event)(PsEvent::Joined { worker, origin });
         self.shared.changed.send_replace(());
         self.outbox.push_back(FromPs { message: Some(from_ps::Message::Welcome(welcome)) });
@@ -121,9 +123,9 @@ impl Session {
     }
 
     fn initialise(&mut self, piece: Values) -> Result<(), Refusal> {
-        let Some(worker) = self.worker() else { return Ok(()) };
+        let Some(ticket) = self.ticket() else { return Ok(()) };
         if self.receive("the initial values", piece.offset, piece.total, piece.data)? {
-            self.shared.state.lock().initialise(worker, &self.incoming)?;
+            self.shared.state.lock().initialise(ticket, &self.incoming)?;
             let parameters = self.incoming.bytes() / size_of::<f32>();
             self.incoming.clear();
             (self.shared.on_event)(PsEvent::Initialised { parameters });
@@ -133,7 +135,7 @@ impl Session {
     }
 
     async fn pull(&mut self) -> Result<(), Refusal> {
-        let Some(worker) = self.worker() else { return Ok(()) };
+        let Some(Ticket { worker, .. }) = self.ticket() else { return Ok(()) };
         let mut changed = self.shared.changed.subscribe();
         let mut stop = self.shared.stop.clone();
         loop {
@@ -154,13 +156,13 @@ impl Session {
     }
 
     fn gradient(&mut self, piece: Gradient) -> Result<(), Refusal> {
-        let Some(seat) = &self.seat else { return Ok(()) };
-        let (worker, incarnation) = (seat.worker, seat.incarnation);
-        let id = PushId { worker, incarnation, sequence: piece.sequence };
+        let Some(&Seat { ticket, incarnation, .. }) = self.seat.as_ref() else { return Ok(()) };
+        let Gradient { sequence, batch, .. } = piece;
         if self.receive("the gradient", piece.offset, piece.total, piece.data)? {
             let mut state = self.shared.state.lock();
             let was_over = state.is_over();
-            let (progress, values) = state.push(id, piece.batch, &self.incoming)?;
+            let push = Push { incarnation, sequence, batch, gradient: &self.incoming };
+            let (progress, values) = state.push(ticket, push)?;
             drop(state);
             self.incoming.clear();
             if progress.over && !was_over {
@@ -207,8 +209,8 @@ impl Session {
         }
     }
 
-    fn worker(&self) -> Option<usize> {
-        self.seat.as_ref().map(|seat| seat.worker)
+    fn ticket(&self) -> Option<Ticket> {
+        self.seat.as_ref().map(|seat| seat.ticket)
     }
 
     fn refuse(&self, refusal: Refusal) -> Status {
@@ -217,7 +219,10 @@ impl Session {
             Refusal::Duplicate(reason) => (tonic::Code::AlreadyExists, reason),
             Refusal::Invalid(reason) => (tonic::Code::InvalidArgument, reason),
         };
-        (self.shared.on_event)(PsEvent::Refused { worker: self.worker(), reason: reason.clone() });
+        (self.shared.on_event)(PsEvent::Refused {
+            worker: self.ticket().map(|ticket| ticket.worker),
+            reason: reason.clone(),
+        });
         Status::new(code, reason)
     }
 }

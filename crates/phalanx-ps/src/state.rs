@@ -3,7 +3,7 @@
 use crate::{
     RunSpec,
     ledger::Ledger,
-    membership::{Member, Membership},
+    membership::{Member, Membership, Ticket},
     store::{NotFinite, Pieces, PushId, Store},
     values::Values,
     wire::{Hello, PROTOCOL, Progress, Welcome},
@@ -24,6 +24,14 @@ pub(crate) enum Refusal {
     Duplicate(String),
     /// It sent what makes no sense.
     Invalid(String),
+}
+
+/// A worker's gradient of one batch.
+pub(crate) struct Push<'a> {
+    pub incarnation: u64,
+    pub sequence: u64,
+    pub batch: u64,
+    pub gradient: &'a Pieces,
 }
 
 /// Everything one ps knows.
@@ -55,7 +63,7 @@ impl State {
     }
 
     /// A worker introduces itself.
-    pub fn hello(&mut self, hello: Hello) -> Result<Welcome, Refusal> {
+    pub fn hello(&mut self, hello: Hello) -> Result<(Ticket, Welcome), Refusal> {
         let worker = hello.worker as usize;
         self.check(&hello)?;
         if !self.over {
@@ -63,15 +71,16 @@ impl State {
             self.agree(run)?;
         }
         let member = Member { incarnation: hello.incarnation, origin: hello.origin };
-        self.members.join(worker, member).map_err(Refusal::Duplicate)?;
+        let ticket = self.members.join(worker, member).map_err(Refusal::Duplicate)?;
         let batches = self.hand_out(worker);
         let initialised = self.store.is_some();
-        Ok(Welcome {
+        let welcome = Welcome {
             progress: Some(self.progress(worker, batches)),
             wants_initial_values: !initialised && !self.over && worker == 0,
             initialised,
             incarnation: self.incarnation,
-        })
+        };
+        Ok((ticket, welcome))
     }
 
     fn check(&self, hello: &Hello) -> Result<(), Refusal> {
@@ -107,7 +116,8 @@ impl State {
     }
 
     /// The chief sends the values to begin with. Sent again after a broken connection, they are not used.
-    pub fn initialise(&mut self, worker: usize, values: &Pieces) -> Result<(), Refusal> {
+    pub fn initialise(&mut self, ticket: Ticket, values: &Pieces) -> Result<(), Refusal> {
+        let worker = self.seated(ticket)?;
         let Some(run) = &self.run else { return Err(Refusal::Invalid("values came before a hello".into())) };
         if worker != 0 {
             return Err(Refusal::Invalid(format!("worker {worker} sent initial values; only worker 0 may")));
@@ -120,7 +130,10 @@ impl State {
     }
 
     /// Applies a worker's gradient, unless the run is over; gives the values after it.
-    pub fn push(&mut self, id: PushId, batch: u64, gradient: &Pieces) -> Result<(Progress, Values), Refusal> {
+    pub fn push(&mut self, ticket: Ticket, push: Push<'_>) -> Result<(Progress, Values), Refusal> {
+        let worker = self.seated(ticket)?;
+        let Push { incarnation, sequence, batch, gradient } = push;
+        let id = PushId { worker, incarnation, sequence };
         let (Some(run), Some(store)) = (&self.run, &mut self.store) else {
             return Err(Refusal::Invalid("a gradient came before there were values".into()));
         };
@@ -130,11 +143,11 @@ impl State {
                 Ok(()) => self.over = store.version() >= train_steps,
                 Err(bad) => return Err(self.not_finite("the gradient has", bad)),
             }
-            self.ledger.done(id.worker, batch);
+            self.ledger.done(worker, batch);
         }
         let values = store.values().clone();
-        let batches = self.hand_out(id.worker);
-        Ok((self.progress(id.worker, batches), values))
+        let batches = self.hand_out(worker);
+        Ok((self.progress(worker, batches), values))
     }
 
     /// The values and where the run stands; nothing while there are none.
@@ -143,10 +156,22 @@ impl State {
         Some((self.progress(worker, Vec::new()), values))
     }
 
-    /// A worker left: in order, or because its connection broke.
-    pub fn leave(&mut self, worker: usize, incarnation: u64, now: Instant) {
-        self.members.leave(worker, incarnation, now);
-        self.ledger.give_back(worker);
+    /// A connection ended: in order, or because it broke. Says whether its worker is gone with it.
+    pub fn leave(&mut self, ticket: Ticket, now: Instant) -> bool {
+        let gone = self.members.leave(ticket, now);
+        if gone {
+            self.ledger.give_back(ticket.worker);
+        }
+        gone
+    }
+
+    // A worker that came anew speaks on its new connection; what is left on the old one is not heard.
+    fn seated(&self, ticket: Ticket) -> Result<usize, Refusal> {
+        if self.members.holds(ticket) {
+            Ok(ticket.worker)
+        } else {
+            Err(Refusal::Invalid(format!("worker {} has connected anew", ticket.worker)))
+        }
     }
 
     /// A worker heard from ps 0 that the run is over, so it is over here too.
@@ -245,23 +270,25 @@ mod tests {
         pieces
     }
 
-    fn push(state: &mut State, worker: usize, sequence: u64) -> Progress {
-        state.push(PushId { worker, incarnation: 1, sequence }, 0, &pieces([-1.0, -2.0])).unwrap().0
+    fn push(state: &mut State, ticket: Ticket, sequence: u64) -> Progress {
+        let gradient = &pieces([-1.0, -2.0]);
+        state.push(ticket, Push { incarnation: 1, sequence, batch: 0, gradient }).unwrap().0
     }
 
     #[test]
     fn worker_0_brings_the_values_and_the_last_step_ends_the_run() {
         let mut state = state();
-        let welcome = state.hello(hello(1)).unwrap();
+        let (other, welcome) = state.hello(hello(1)).unwrap();
         assert!(!welcome.wants_initial_values);
         assert_eq!(welcome.progress.unwrap().batches, [0, 1]);
         assert!(state.pull(1).is_none());
-        assert!(state.hello(hello(0)).unwrap().wants_initial_values);
-        state.initialise(0, &pieces([0.0, 0.0])).unwrap();
+        let (chief, welcome) = state.hello(hello(0)).unwrap();
+        assert!(welcome.wants_initial_values);
+        state.initialise(chief, &pieces([0.0, 0.0])).unwrap();
 
-        assert_eq!((push(&mut state, 1, 1).version, push(&mut state, 0, 1).version), (1, 2));
-        assert!(push(&mut state, 1, 2).over);
-        let late = push(&mut state, 0, 2);
+        assert_eq!((push(&mut state, other, 1).version, push(&mut state, chief, 1).version), (1, 2));
+        assert!(push(&mut state, other, 2).over);
+        let late = push(&mut state, chief, 2);
         assert!(late.over && late.chief && late.batches.is_empty());
         assert_eq!(late.version, 3, "nothing is applied after the end");
         assert_eq!(state.store().unwrap().values().as_slice(), [3.0, 6.0]);
@@ -270,17 +297,17 @@ mod tests {
     #[test]
     fn a_ps_ends_when_all_know_or_after_a_while() {
         let mut state = state();
-        state.hello(hello(0)).unwrap();
-        state.initialise(0, &pieces([0.0, 0.0])).unwrap();
-        (1..=3).for_each(|sequence| drop(push(&mut state, 0, sequence)));
+        let (chief, _) = state.hello(hello(0)).unwrap();
+        state.initialise(chief, &pieces([0.0, 0.0])).unwrap();
+        (1..=3).for_each(|sequence| drop(push(&mut state, chief, sequence)));
         let now = Instant::now();
         assert!(!state.finished(now), "the chief is still here");
-        state.leave(0, 1, now);
+        state.leave(chief, now);
         assert!(!state.finished(now), "worker 1 does not know");
         assert!(state.finished(now + LINGER));
-        let welcome = state.hello(hello(1)).unwrap();
+        let (late, welcome) = state.hello(hello(1)).unwrap();
         assert!(welcome.progress.unwrap().over);
-        state.leave(1, 1, now);
+        state.leave(late, now);
         assert!(state.finished(now), "now all know");
     }
 
@@ -309,7 +336,8 @@ mod tests {
         }
         let mut state = state();
         state.hello(hello(0)).unwrap();
-        assert!(matches!(state.hello(hello(0)), Err(Refusal::Duplicate(_))));
+        let twin = Hello { incarnation: 2, ..hello(0) };
+        assert!(matches!(state.hello(twin), Err(Refusal::Duplicate(_))));
     }
 
     #[test]
@@ -317,9 +345,9 @@ mod tests {
         let mut state = state();
         let mut wrong = hello(1);
         wrong.run.as_mut().unwrap().train_steps = 9;
-        state.hello(wrong).unwrap();
+        let (ticket, _) = state.hello(wrong).unwrap();
         assert!(state.hello(hello(0)).is_err());
-        state.leave(1, 1, Instant::now());
+        state.leave(ticket, Instant::now());
         state.hello(hello(0)).unwrap();
     }
 }

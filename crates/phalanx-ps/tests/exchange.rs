@@ -13,17 +13,16 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
 };
-use support::{LEN, Ps, client_config, one_up};
+use support::{LEN, Ps, client_config, one_up, zeros};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[tokio::test]
 async fn the_reply_to_a_push_has_the_new_values_and_the_run_ends_exactly_at_its_last_step() {
     let ps = Ps::start();
     let mut workers = vec![ps.client(0).await, ps.client(1).await];
-    workers[0].initialise(|| vec![0.0; LEN]).await.unwrap();
     let running = workers.drain(..).enumerate().map(|(index, mut client)| async move {
         let mut values = [0.0; LEN];
-        let mut step = client.pull(&mut values).await.unwrap();
+        let mut step = client.begin(&zeros(), &mut values).await.unwrap();
         let mut pushes = 0;
         while !step.over {
             let before = values[0];
@@ -49,8 +48,8 @@ async fn the_reply_to_a_push_has_the_new_values_and_the_run_ends_exactly_at_its_
 async fn a_late_worker_hears_that_the_run_is_over() {
     let ps = Ps::start();
     let mut client = ps.client(0).await;
-    client.initialise(|| vec![0.0; LEN]).await.unwrap();
     let mut values = [0.0; LEN];
+    client.begin(&zeros(), &mut values).await.unwrap();
     while !client.push(0, &one_up(), &mut values).await.unwrap().over {}
     client.leave(true).await;
     let late = Client::connect(client_config(ps.cluster.clone(), 1)).await;
@@ -97,9 +96,8 @@ async fn a_push_whose_connection_broke_is_applied_exactly_once() {
     let ps = Ps::start_as(listener, cluster);
 
     let mut client = ps.client(0).await;
-    client.initialise(|| vec![0.0; LEN]).await.unwrap();
     let mut values = [0.0; LEN];
-    client.pull(&mut values).await.unwrap();
+    client.begin(&zeros(), &mut values).await.unwrap();
     for push in 1..=800u64 {
         let step = client.push(0, &one_up(), &mut values).await.unwrap();
         assert_eq!(step.global_step, push);

@@ -10,7 +10,7 @@ use burn::{
 };
 use bytes::Bytes;
 use phalanx_cluster::{Plan, Variable};
-use phalanx_ps::{GradientPart, Values};
+use phalanx_ps::{FlatPart, Values};
 use std::ops::Range;
 
 /// The parameters of a model, by their dotted names.
@@ -87,11 +87,11 @@ pub fn load<M: Module>(model: M, plan: &Plan, values: &Values, device: &Device) 
 }
 
 /// The gradients of all parameters, in the order of the plan.
-pub fn gradients<M: Module>(model: &M, plan: &Plan, gradients: Gradients) -> Vec<GradientPart> {
+pub fn gradients<M: Module>(model: &M, plan: &Plan, gradients: Gradients) -> Vec<FlatPart> {
     struct Take<'a> {
         ranges: &'a mut dyn Iterator<Item = Range<usize>>,
         gradients: Gradients,
-        parts: Vec<GradientPart>,
+        parts: Vec<FlatPart>,
     }
     impl ModuleVisitor for Take<'_> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
@@ -101,7 +101,7 @@ pub fn gradients<M: Module>(model: &M, plan: &Plan, gradients: Gradients) -> Vec
                 // The loss does not depend on this parameter.
                 None => Bytes::from(vec![0; range.len() * size_of::<f32>()]),
             };
-            self.parts.push(GradientPart { start: range.start, data });
+            self.parts.push(FlatPart { start: range.start, data });
         }
     }
     let ranges = &mut plan.variable_ranges().map(|(_, range)| range);

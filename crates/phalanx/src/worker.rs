@@ -91,9 +91,10 @@ impl<J: Job> Training<'_, J> {
         let mut input = Input::new(*job, &device, schedule, worker.settings.sharding);
         let mut meter = Meter::new(worker, client.run().train_steps);
 
-        network.wait(client.initialise(|| params::values(&model, plan)))?;
+        let initial = pool.share(params::values(&model, plan));
         let mut values = pool.take(plan.len());
-        let mut step = network.wait(client.pull(&mut values))?;
+        let mut step = network.wait(client.begin(&initial, &mut values))?;
+        drop(initial);
         while !step.over {
             input.add(&step.batches);
             let (number, batch) = input.take()?;

@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use phalanx_cluster::{ClusterSpec, Placement, Plan, Variable};
 use phalanx_ps::{
-    Client, ClientConfig, GradientPart, Optimizer, Outcome, PsConfig, PsEvent, RunSpec, serve,
+    Client, ClientConfig, FlatPart, Optimizer, Outcome, PsConfig, PsEvent, RunSpec, serve,
     wire::{
         FromPs, Gradient, Hello, PROTOCOL, ToPs, Values, from_ps,
         parameter_server_client::ParameterServerClient, to_ps::Message,
@@ -134,9 +134,14 @@ pub fn floats(values: &[f32]) -> Bytes {
     Bytes::from(values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>())
 }
 
+/// The values that every test begins with.
+pub fn zeros() -> phalanx_ps::Values {
+    phalanx_ps::ValuePool::default().share(vec![0.0; LEN])
+}
+
 /// A gradient that adds 1 to every value.
-pub fn one_up() -> [GradientPart; 1] {
-    [GradientPart { start: 0, data: floats(&[-1.0; LEN]) }]
+pub fn one_up() -> [FlatPart; 1] {
+    [FlatPart { start: 0, data: floats(&[-1.0; LEN]) }]
 }
 
 /// A conversation in single messages, right or wrong.
