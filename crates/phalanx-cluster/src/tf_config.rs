@@ -26,6 +26,18 @@ pub enum TfConfigError {
     /// A task of an unknown kind.
     #[error("TF_CONFIG, task.type '{0}' is unknown; expected ps, worker, chief, master or evaluator")]
     UnknownJob(String),
+    /// A chief that is not in the cluster.
+    #[error(
+        "TF_CONFIG, task: there is no {job} {index}: the cluster has {chiefs} hosts under chief and master"
+    )]
+    NoSuchChief {
+        /// The job as TF_CONFIG names it.
+        job: String,
+        /// The index asked for.
+        index: usize,
+        /// How many there are.
+        chiefs: usize,
+    },
     /// Two names for one job.
     #[error("TF_CONFIG, cluster: {chiefs} hosts under chief and master together; there can be only one")]
     SeveralChiefs {
@@ -88,7 +100,8 @@ pub fn parse(json: &str) -> Result<(ClusterSpec, Task), TfConfigError> {
     let TaskConfig { job, index } = config.task;
     let task = match job.as_str() {
         "ps" => Task::ps(index),
-        "chief" | "master" => Task::worker(index),
+        "chief" | "master" if index < chiefs => Task::worker(index),
+        "chief" | "master" => return Err(TfConfigError::NoSuchChief { job, index, chiefs }),
         "worker" => Task::worker(index.saturating_add(chiefs)),
         "evaluator" => return Ok((spec, Task { job: JobName::Evaluator, index })),
         _ => return Err(TfConfigError::UnknownJob(job)),
@@ -131,6 +144,7 @@ mod tests {
             (config(r#""worker": ["w:1"]"#, task), "ps hosts is empty"),
             (config(good, r#""type": "boss", "index": 0"#), "task.type 'boss'"),
             (config(good, r#""type": "worker", "index": 1"#), "there is no worker 1"),
+            (config(good, r#""type": "chief", "index": 0"#), "there is no chief 0: the cluster has 0"),
             (config(good, r#""type": "worker", "index": -1"#), "task.index is not a number"),
             (config(r#""chief": ["a:1"], "master": ["b:1"], "ps": ["p:1"]"#, task), "only one"),
         ] {

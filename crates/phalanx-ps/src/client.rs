@@ -24,6 +24,9 @@ use tonic::{Code, Status, Streaming};
 
 /// How long a ps that accepted the connection may take to answer before it is called anew.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the last pushes may take from one ps to the others.
+const LAST_PUSHES: Duration = Duration::from_secs(2);
+const BETWEEN_PULLS: Duration = Duration::from_millis(20);
 /// How long a farewell may take.
 const FAREWELL: Duration = Duration::from_millis(500);
 /// Pieces on their way to the connection.
@@ -96,6 +99,17 @@ pub struct Step {
     pub batches: Vec<u64>,
 }
 
+/// With what a worker leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Farewell {
+    /// The run goes on without it.
+    Early,
+    /// It knows that the run is over.
+    Over,
+    /// It was the chief at the end of the run, and has saved the result.
+    Saved,
+}
+
 /// The connections to every ps.
 pub struct Client {
     config: Arc<ClientConfig>,
@@ -109,6 +123,7 @@ struct Link {
     ps: usize,
     shard: Range<usize>,
     session: Option<Session>,
+    // Of the ps that values have come from.
     incarnation: Option<u64>,
     // Handed out while connecting.
     batches: Vec<u64>,
@@ -150,11 +165,17 @@ impl Client {
             let (config, shard) = (Arc::clone(&config), shard.clone());
             let mut link = Link { config, ps, shard, session: None, incarnation: None, batches: Vec::new() };
             async move {
-                link.reconnect().await?;
+                link.reconnect(&mut Patience::new(Instant::now())).await?;
                 Ok::<_, ClientError>(link)
             }
         });
         let links = try_join_all(links).await?;
+        // A ps that has no values beside others that were trained has lost its own.
+        let trained = links.iter().any(|link| link.progress().is_some_and(|progress| progress.version > 0));
+        if let Some(empty) = links.iter().find(|link| trained && !link.has_values()) {
+            let (ps, address) = empty.name();
+            return Err(ClientError::Lost { ps, address });
+        }
         Ok(Self { config, links, sequence: 0 })
     }
 
@@ -166,30 +187,21 @@ impl Client {
     /// Fetches the values to begin with, laid out by the plan. They are `initial` where a ps has none yet and
     /// this worker is the one to bring them; other workers wait until it has.
     pub async fn begin(&mut self, initial: &Values, values: &mut [f32]) -> Result<Step, ClientError> {
-        let config = Arc::clone(&self.config);
         let initial = [FlatPart { start: 0, data: initial.as_bytes().clone() }];
-        let request = Request::Begin { initial: &initial };
-        let begin = self.exchange(&request, values);
-        tokio::pin!(begin);
-        let mut patience = Patience::new(Instant::now());
-        let chief = Task::worker(0);
-        loop {
-            match tokio::time::timeout_at(patience.next_report().into(), &mut begin).await {
-                Ok(step) => return step,
-                Err(_) if config.worker != 0 => {
-                    let Some(so_far) = patience.report(Instant::now()) else { continue };
-                    let at = config.cluster.address(chief).map(ToString::to_string).unwrap_or_default();
-                    let why = "the chief has not yet initialised the parameters".into();
-                    (config.on_wait)(Waiting { whom: format!("{chief} at {at}"), why, so_far });
-                }
-                Err(_) => drop(patience.report(Instant::now())),
-            }
-        }
+        Ok(self.exchange(&Request::Begin { initial: &initial }, values).await?.0)
     }
 
-    /// Fetches the current values into `values`.
-    pub async fn pull(&mut self, values: &mut [f32]) -> Result<Step, ClientError> {
-        self.exchange(&Request::Pull, values).await
+    /// Fetches the values that the run ended with: a push that ps 0 has counted may still be on its way to another
+    /// ps, and is waited for, but not for ever, since its worker may be gone.
+    pub async fn pull_last(&mut self, values: &mut [f32]) -> Result<Step, ClientError> {
+        let deadline = Instant::now() + LAST_PUSHES;
+        loop {
+            let (step, lowest) = self.exchange(&Request::Pull, values).await?;
+            if lowest >= step.global_step || Instant::now() >= deadline {
+                return Ok(step);
+            }
+            tokio::time::sleep(BETWEEN_PULLS).await;
+        }
     }
 
     /// Pushes the gradient of one batch to every ps and fetches the new values into `values`.
@@ -201,26 +213,34 @@ impl Client {
     ) -> Result<Step, ClientError> {
         self.sequence += 1;
         let sequence = self.sequence;
-        self.exchange(&Request::Push { sequence, batch, parts: gradient }, values).await
+        Ok(self.exchange(&Request::Push { sequence, batch, parts: gradient }, values).await?.0)
     }
 
-    /// Leaves in order. `over` tells every ps that this worker knows of the end.
-    pub async fn leave(self, over: bool) {
-        join_all(self.links.into_iter().map(|link| link.leave(over))).await;
+    /// Leaves in order.
+    pub async fn leave(self, farewell: Farewell) {
+        join_all(self.links.into_iter().map(|link| link.leave(farewell))).await;
     }
 
-    async fn exchange(&mut self, request: &Request<'_>, values: &mut [f32]) -> Result<Step, ClientError> {
+    /// One request to every ps; where the run stands, and the lowest version of all shards.
+    async fn exchange(
+        &mut self,
+        request: &Request<'_>,
+        values: &mut [f32],
+    ) -> Result<(Step, u64), ClientError> {
         let mut rest = values;
         let exchanges = self.links.iter_mut().map(|link| {
             let (shard, after) = std::mem::take(&mut rest).split_at_mut(link.shard.len());
             rest = after;
             link.exchange(request, bytemuck::cast_slice_mut(shard))
         });
-        let progress = try_join_all(exchanges).await?.into_iter().next().unwrap_or_default();
+        let replies = try_join_all(exchanges).await?;
+        let lowest = replies.iter().map(|progress| progress.version).min().unwrap_or_default();
+        let progress = replies.into_iter().next().unwrap_or_default();
         let mut batches =
             self.links.first_mut().map(|link| std::mem::take(&mut link.batches)).unwrap_or_default();
         batches.extend(progress.batches);
-        Ok(Step { global_step: progress.version, over: progress.over, chief: progress.chief, batches })
+        let Progress { version: global_step, over, chief, .. } = progress;
+        Ok((Step { global_step, over, chief, batches }, lowest))
     }
 }
 
@@ -228,11 +248,47 @@ impl Link {
     /// One request and its reply, over as many connections as it takes. A push that is sent again keeps its
     /// number, so that the ps applies it once.
     async fn exchange(&mut self, request: &Request<'_>, values: &mut [u8]) -> Result<Progress, ClientError> {
+        let mut patience = Patience::new(Instant::now());
         loop {
-            match self.attempt(request, values).await {
-                Ok(progress) => return Ok(progress),
+            match self.attempt_and_report(request, values, &mut patience).await {
+                Ok(progress) => {
+                    self.incarnation = self.session.as_ref().map(|session| session.welcome.incarnation);
+                    return Ok(progress);
+                }
                 Err(Failure::Final(error)) => return Err(error),
-                Err(Failure::Transient(_)) => self.reconnect().await?,
+                Err(Failure::Transient(why)) => {
+                    self.pause(why, &mut patience).await;
+                    self.reconnect(&mut patience).await?;
+                }
+            }
+        }
+    }
+
+    /// Says now and then that there is no reply yet.
+    async fn attempt_and_report(
+        &mut self,
+        request: &Request<'_>,
+        values: &mut [u8],
+        patience: &mut Patience,
+    ) -> Result<Progress, Failure> {
+        let (config, ps) = (Arc::clone(&self.config), Task::ps(self.ps));
+        let (on_us, has_values) = (self.wants_initial_values(), self.has_values());
+        let (awaited, why) = match request {
+            Request::Begin { .. } if !has_values && !on_us => {
+                (Task::worker(0), "the chief has not yet initialised the parameters")
+            }
+            _ => (ps, "it has not answered yet"),
+        };
+        let attempt = self.attempt(request, values);
+        tokio::pin!(attempt);
+        loop {
+            if let Ok(result) = tokio::time::timeout_at(patience.next_report().into(), &mut attempt).await {
+                return result;
+            }
+            if let Some(so_far) = patience.report(Instant::now()) {
+                let address = config.cluster.address(awaited).map(ToString::to_string).unwrap_or_default();
+                let whom = format!("{awaited} at {address}");
+                (config.on_wait)(Waiting { whom, why: why.into(), so_far });
             }
         }
     }
@@ -260,7 +316,7 @@ impl Link {
     }
 
     async fn send_begin(&mut self, initial: &[FlatPart]) -> Result<(), Failure> {
-        let wanted = self.session.as_ref().is_some_and(|session| session.welcome.wants_initial_values);
+        let wanted = self.wants_initial_values();
         let total = (self.shard.len() * size_of::<f32>()) as u64;
         for (offset, data) in cut(initial, &self.shard).filter(|_| wanted) {
             let values = wire::Values { progress: None, offset, total, data };
@@ -299,8 +355,7 @@ impl Link {
     }
 
     /// Tries to connect until it succeeds, with growing pauses.
-    async fn reconnect(&mut self) -> Result<(), ClientError> {
-        let mut patience = Patience::new(Instant::now());
+    async fn reconnect(&mut self, patience: &mut Patience) -> Result<(), ClientError> {
         loop {
             self.session = None;
             let attempt = tokio::time::timeout(ANSWER_TIMEOUT, self.connect_once()).await;
@@ -309,12 +364,16 @@ impl Link {
                 Err(Failure::Final(error)) => return Err(error),
                 Err(Failure::Transient(why)) => why,
             };
-            if let Some(so_far) = patience.report(Instant::now()) {
-                let (ps, address) = self.name();
-                (self.config.on_wait)(Waiting { whom: format!("{ps} at {address}"), why, so_far });
-            }
-            tokio::time::sleep(patience.next_pause()).await;
+            self.pause(why, patience).await;
         }
+    }
+
+    async fn pause(&self, why: String, patience: &mut Patience) {
+        if let Some(so_far) = patience.report(Instant::now()) {
+            let (ps, address) = self.name();
+            (self.config.on_wait)(Waiting { whom: format!("{ps} at {address}"), why, so_far });
+        }
+        tokio::time::sleep(patience.next_pause()).await;
     }
 
     async fn connect_once(&self) -> Result<Session, Failure> {
@@ -346,25 +405,24 @@ impl Link {
     }
 
     fn adopt(&mut self, session: Session) -> Result<(), ClientError> {
-        let Welcome { progress, initialised, incarnation, .. } = &session.welcome;
-        let (ps, address) = self.name();
+        let Welcome { progress, incarnation, .. } = &session.welcome;
         // To a worker that took part, the end comes with the reply to its request, and the last values.
-        if let Some(progress) =
-            progress.as_ref().filter(|progress| progress.over && self.incarnation.is_none())
-        {
+        let done = |progress: &&Progress| progress.over && progress.saved && self.incarnation.is_none();
+        if let Some(progress) = progress.as_ref().filter(done) {
             return Err(ClientError::Over { updates: progress.version });
         }
-        if self.incarnation.is_some_and(|before| before != *incarnation) && !initialised {
+        if self.incarnation.is_some_and(|before| before != *incarnation) {
+            let (ps, address) = self.name();
             return Err(ClientError::Lost { ps, address });
         }
-        self.incarnation = Some(*incarnation);
         self.batches.extend(progress.iter().flat_map(|progress| &progress.batches));
         self.session = Some(session);
         Ok(())
     }
 
-    async fn leave(mut self, over: bool) {
-        drop(self.send(Message::Goodbye(Goodbye { over })).await);
+    async fn leave(mut self, farewell: Farewell) {
+        let (over, saved) = (farewell != Farewell::Early, farewell == Farewell::Saved);
+        drop(self.send(Message::Goodbye(Goodbye { over, saved })).await);
         let Some(Session { to, mut from, .. }) = self.session.take() else { return };
         drop(to);
         // The ps closes its half once it has read the farewell.
@@ -383,6 +441,18 @@ impl Link {
                 None => status.message().into(),
             }),
         }
+    }
+
+    fn progress(&self) -> Option<&Progress> {
+        self.session.as_ref().and_then(|session| session.welcome.progress.as_ref())
+    }
+
+    fn has_values(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| session.welcome.initialised)
+    }
+
+    fn wants_initial_values(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| session.welcome.wants_initial_values)
     }
 
     fn refused(&self, reason: String) -> ClientError {

@@ -7,6 +7,7 @@
 //! - `store`: the values of one shard, and which pushes were applied to them.
 //! - [`Values`]: vectors that are shared and not copied.
 //! - `membership`: which workers are here, and which of them is the chief.
+//! - `ending`: who saves the result, and when a ps may go.
 //! - `ledger`: which batch of the data set was handed to whom.
 //! - `state`: those together: what each message of a worker does.
 //! - [`RunSpec`]: what all tasks of a run must agree on.
@@ -20,6 +21,7 @@
 compile_error!("values travel as little-endian f32 and are not converted");
 
 mod client;
+mod ending;
 mod ledger;
 mod membership;
 pub mod optimizer;
@@ -33,7 +35,7 @@ mod transport;
 mod values;
 pub mod wire;
 
-pub use client::{Client, ClientConfig, ClientError, FlatPart, Step};
+pub use client::{Client, ClientConfig, ClientError, Farewell, FlatPart, Step};
 pub use optimizer::Optimizer;
 pub use patience::Waiting;
 pub use run::RunSpec;

@@ -1,4 +1,4 @@
-//! Which workers are here, and which of them is the chief.
+//! Which workers are here.
 
 use std::{fmt, time::Instant};
 
@@ -83,13 +83,18 @@ impl Membership {
         held
     }
 
-    /// The live worker with the lowest index.
-    pub fn chief(&self) -> Option<usize> {
+    /// Whether a worker is here.
+    pub fn is_here(&self, worker: usize) -> bool {
+        self.workers.get(worker).is_some_and(|seat| seat.taken_by.is_some())
+    }
+
+    /// The one with the lowest index of those who are here.
+    pub fn first(&self) -> Option<usize> {
         self.workers.iter().position(|seat| seat.taken_by.is_some())
     }
 
     pub fn is_empty(&self) -> bool {
-        self.chief().is_none()
+        self.first().is_none()
     }
 
     /// The workers that are not here.
@@ -119,16 +124,16 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_index_here_is_the_chief() {
+    fn the_first_of_those_who_are_here_is_the_lowest() {
         let now = Instant::now();
         let mut members = Membership::new(3, now);
-        assert_eq!(members.chief(), None);
+        assert_eq!(members.first(), None);
         members.join(2, member(1)).unwrap();
-        assert_eq!(members.chief(), Some(2));
+        assert_eq!(members.first(), Some(2));
         let ticket = members.join(0, member(2)).unwrap();
-        assert_eq!(members.chief(), Some(0));
+        assert_eq!(members.first(), Some(0));
         members.leave(ticket, now);
-        assert_eq!(members.chief(), Some(2));
+        assert_eq!(members.first(), Some(2));
         assert_eq!(members.missing().collect::<Vec<_>>(), [0, 1]);
     }
 

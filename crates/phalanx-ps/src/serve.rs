@@ -1,6 +1,7 @@
 //! One ps from its start to its end.
 
 use crate::{
+    ending::MayGo,
     patience::{Patience, Waiting},
     service::{Service, Shared},
     state::State,
@@ -78,6 +79,11 @@ pub enum Outcome {
         /// The updates applied to this shard.
         updates: u64,
     },
+    /// The run is over, but no worker came to save its result.
+    Unsaved {
+        /// The updates applied to this shard.
+        updates: u64,
+    },
     /// It was asked to stop.
     Stopped {
         /// The updates applied to this shard.
@@ -117,9 +123,9 @@ pub async fn serve(
         .serve_with_incoming_shutdown(transport::incoming(listener)?, async { drop(closing.await) });
     let mut server = tokio::spawn(server);
 
-    let stopped = tokio::select! {
-        () = until_finished(&shared, &cluster) => false,
-        _ = stop.wait_for(|stop| *stop) => true,
+    let may_go = tokio::select! {
+        may_go = until_it_may_go(&shared, &cluster) => may_go,
+        _ = stop.wait_for(|stop| *stop) => MayGo::No,
         ended = &mut server => return Err(match ended {
             Ok(Ok(())) => io::Error::other("the server ended by itself"),
             Ok(Err(error)) => io::Error::other(transport::root_cause(&error)),
@@ -132,31 +138,34 @@ pub async fn serve(
         server.abort();
     }
     let updates = shared.state.lock().store().map_or(0, |store| store.version());
-    Ok(if stopped { Outcome::Stopped { updates } } else { Outcome::Finished { updates } })
+    Ok(match may_go {
+        MayGo::Done => Outcome::Finished { updates },
+        MayGo::Unsaved => Outcome::Unsaved { updates },
+        MayGo::No => Outcome::Stopped { updates },
+    })
 }
 
-async fn until_finished(shared: &Shared, cluster: &ClusterSpec) {
+async fn until_it_may_go(shared: &Shared, cluster: &ClusterSpec) -> MayGo {
     let mut changed = shared.changed.subscribe();
     let mut patience = Patience::new(Instant::now());
     loop {
         let now = Instant::now();
         let waiting = {
             let state = shared.state.lock();
-            if state.finished(now) {
-                return;
+            match state.may_go(now) {
+                MayGo::No => state.waits_for(),
+                may_go => return may_go,
             }
-            let idle = state.members.is_empty() && !state.is_over();
-            idle.then(|| Vec::from_iter(state.members.missing()))
         };
         match waiting {
             None => patience = Patience::new(now),
-            Some(missing) => {
+            Some((missing, why)) => {
                 if let Some(so_far) = patience.report(now) {
                     let whom = missing.into_iter().map(Task::worker).filter_map(|task| {
                         cluster.address(task).ok().map(|address| format!("{task} at {address}"))
                     });
                     let whom = whom.collect::<Vec<_>>().join(", ");
-                    let why = "no worker is here".into();
+                    let why = why.into();
                     (shared.on_event)(PsEvent::Waiting(Waiting { whom, why, so_far }));
                 }
             }

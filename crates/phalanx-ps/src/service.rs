@@ -100,9 +100,7 @@ impl Session {
             (Some(Message::Gradient(gradient)), Some(_)) => self.gradient(gradient),
             (Some(Message::Goodbye(goodbye)), Some(seat)) => {
                 seat.in_order = true;
-                if goodbye.over {
-                    self.shared.state.lock().told_over(seat.ticket.worker);
-                }
+                self.shared.state.lock().goodbye(seat.ticket.worker, goodbye);
                 Ok(())
             }
             (Some(Message::Hello(_)), Some(_)) => Err(Refusal::Invalid("a second hello".into())),

@@ -2,18 +2,15 @@
 
 use crate::{
     RunSpec,
+    ending::{Ending, MayGo},
     ledger::Ledger,
     membership::{Member, Membership, Ticket},
     store::{NotFinite, Pieces, PushId, Store},
     values::Values,
-    wire::{Hello, PROTOCOL, Progress, Welcome},
+    wire::{Goodbye, Hello, PROTOCOL, Progress, Welcome},
 };
 use phalanx_cluster::ClusterSpec;
-use std::time::{Duration, Instant};
-
-/// How long a ps stays after the end for workers that have not heard of it, within the five seconds in
-/// which every task ends after the chief.
-const LINGER: Duration = Duration::from_secs(3);
+use std::time::Instant;
 
 /// Why a worker, or something it sent, is turned away.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +41,7 @@ pub(crate) struct State {
     ledger: Ledger,
     run: Option<RunSpec>,
     store: Option<Store>,
-    over: bool,
+    ending: Ending,
 }
 
 impl State {
@@ -58,7 +55,7 @@ impl State {
             ledger: Ledger::default(),
             run: None,
             store: None,
-            over: false,
+            ending: Ending::default(),
         }
     }
 
@@ -66,17 +63,20 @@ impl State {
     pub fn hello(&mut self, hello: Hello) -> Result<(Ticket, Welcome), Refusal> {
         let worker = hello.worker as usize;
         self.check(&hello)?;
-        if !self.over {
+        if !self.ending.is_over() {
             let run = RunSpec::from_wire(hello.run, self.cluster.ps().len()).map_err(Refusal::Invalid)?;
             self.agree(run)?;
         }
         let member = Member { incarnation: hello.incarnation, origin: hello.origin };
         let ticket = self.members.join(worker, member).map_err(Refusal::Duplicate)?;
+        // What it had in hand by a connection that broke may never have reached it.
+        self.ledger.give_back(worker);
+        self.ending.assign(&self.members);
         let batches = self.hand_out(worker);
         let initialised = self.store.is_some();
         let welcome = Welcome {
             progress: Some(self.progress(worker, batches)),
-            wants_initial_values: !initialised && !self.over && worker == 0,
+            wants_initial_values: !initialised && !self.ending.is_over() && worker == 0,
             initialised,
             incarnation: self.incarnation,
         };
@@ -124,7 +124,7 @@ impl State {
         }
         if self.store.is_none() {
             let store = Store::new(values, run.optimizer);
-            self.store = Some(store.map_err(|bad| self.not_finite("the initial values have", bad))?);
+            self.store = Some(store.map_err(|bad| self.not_finite(bad))?);
         }
         Ok(())
     }
@@ -137,13 +137,16 @@ impl State {
         let (Some(run), Some(store)) = (&self.run, &mut self.store) else {
             return Err(Refusal::Invalid("a gradient came before there were values".into()));
         };
-        if !self.over {
-            let train_steps = run.train_steps;
-            match store.push(id, gradient) {
-                Ok(()) => self.over = store.version() >= train_steps,
-                Err(bad) => return Err(self.not_finite("the gradient has", bad)),
+        // Each shard applies as many pushes as the run has steps, whatever it was told of the end: so the last
+        // push that ps 0 counted is applied everywhere.
+        if store.version() < run.train_steps {
+            if let Err(bad) = store.push(id, gradient) {
+                return Err(self.not_finite(bad));
             }
             self.ledger.done(worker, batch);
+            if store.version() >= run.train_steps {
+                self.ending.set_over(&self.members);
+            }
         }
         let values = store.values().clone();
         let batches = self.hand_out(worker);
@@ -161,6 +164,7 @@ impl State {
         let gone = self.members.leave(ticket, now);
         if gone {
             self.ledger.give_back(ticket.worker);
+            self.ending.assign(&self.members);
         }
         gone
     }
@@ -174,18 +178,33 @@ impl State {
         }
     }
 
-    /// A worker heard from ps 0 that the run is over, so it is over here too.
-    pub fn told_over(&mut self, worker: usize) {
-        self.over = true;
-        self.members.told(worker);
+    /// A worker says goodbye, with what it knows of the end: it heard of it from ps 0, perhaps before this ps did.
+    pub fn goodbye(&mut self, worker: usize, goodbye: Goodbye) {
+        if goodbye.over {
+            self.ending.set_over(&self.members);
+            self.members.told(worker);
+        }
+        if goodbye.saved {
+            self.ending.set_saved();
+        }
     }
 
-    /// Whether there is nothing left to do: the run is over, the workers are gone, and all of them know, or
-    /// those that do not have had time to ask.
-    pub fn finished(&self, now: Instant) -> bool {
-        self.over
-            && self.members.is_empty()
-            && (self.members.all_told() || now.duration_since(self.members.empty_since) >= LINGER)
+    /// Whether there is nothing left to do.
+    pub fn may_go(&self, now: Instant) -> MayGo {
+        self.ending.may_go(&self.members, now)
+    }
+
+    /// What this ps cannot go on without, if anything: for whom it waits, and why.
+    pub fn waits_for(&self) -> Option<(Vec<usize>, &'static str)> {
+        if self.ending.is_over() {
+            let unsaved = !self.ending.is_saved() && self.members.is_empty();
+            return unsaved.then(|| (vec![0], "the run is over, but nobody has saved its result"));
+        }
+        if self.members.is_empty() {
+            return Some((self.members.missing().collect(), "no worker is here"));
+        }
+        let no_values = self.store.is_none() && !self.members.is_here(0);
+        no_values.then(|| (vec![0], "it brings the initial values"))
     }
 
     /// The values and how many updates made them; nothing while there are none.
@@ -194,7 +213,7 @@ impl State {
     }
 
     pub fn is_over(&self) -> bool {
-        self.over
+        self.ending.is_over()
     }
 
     /// The number of elements of this ps's shard.
@@ -202,7 +221,7 @@ impl State {
         self.run.as_ref()?.plan.shards().get(self.ps).map(ExactSizeIterator::len)
     }
 
-    fn not_finite(&self, what: &str, NotFinite { element, value }: NotFinite) -> Refusal {
+    fn not_finite(&self, NotFinite { what, element, value }: NotFinite) -> Refusal {
         let name = self.run.as_ref().map_or_else(String::new, |run| run.plan.name_of(self.ps, element));
         Refusal::Invalid(format!(
             "{what} {value} at {name}; it was not applied, the parameters are untouched. \
@@ -211,18 +230,20 @@ impl State {
     }
 
     fn hand_out(&mut self, worker: usize) -> Vec<u64> {
-        if self.ps == 0 && !self.over { self.ledger.top_up(worker) } else { Vec::new() }
+        if self.ps == 0 && !self.ending.is_over() { self.ledger.top_up(worker) } else { Vec::new() }
     }
 
     fn progress(&mut self, worker: usize, batches: Vec<u64>) -> Progress {
-        if self.over {
+        let over = self.ending.is_over();
+        if over {
             self.members.told(worker);
         }
         Progress {
             version: self.store.as_ref().map_or(0, Store::version),
-            over: self.over,
-            chief: self.members.chief() == Some(worker),
+            over,
+            chief: self.ending.chief(&self.members) == Some(worker),
             batches,
+            saved: self.ending.is_saved(),
         }
     }
 }
@@ -295,20 +316,41 @@ mod tests {
     }
 
     #[test]
-    fn a_ps_ends_when_all_know_or_after_a_while() {
+    fn a_ps_goes_when_the_result_is_saved_and_all_know() {
         let mut state = state();
         let (chief, _) = state.hello(hello(0)).unwrap();
         state.initialise(chief, &pieces([0.0, 0.0])).unwrap();
         (1..=3).for_each(|sequence| drop(push(&mut state, chief, sequence)));
         let now = Instant::now();
-        assert!(!state.finished(now), "the chief is still here");
         state.leave(chief, now);
-        assert!(!state.finished(now), "worker 1 does not know");
-        assert!(state.finished(now + LINGER));
+        assert_eq!(state.waits_for().unwrap().1, "the run is over, but nobody has saved its result");
         let (late, welcome) = state.hello(hello(1)).unwrap();
-        assert!(welcome.progress.unwrap().over);
+        let progress = welcome.progress.unwrap();
+        assert!(progress.over && progress.chief && !progress.saved, "whoever comes now has to save");
+        state.goodbye(1, Goodbye { over: true, saved: true });
         state.leave(late, now);
-        assert!(state.finished(now), "now all know");
+        assert_eq!(state.may_go(now), MayGo::Done);
+    }
+
+    #[test]
+    fn a_shard_that_hears_of_the_end_early_still_applies_what_ps_0_counted() {
+        let mut state = state();
+        let (chief, _) = state.hello(hello(0)).unwrap();
+        let (other, _) = state.hello(hello(1)).unwrap();
+        state.initialise(chief, &pieces([0.0, 0.0])).unwrap();
+        (1..=2).for_each(|sequence| drop(push(&mut state, chief, sequence)));
+        state.goodbye(0, Goodbye { over: true, saved: false });
+        assert_eq!(push(&mut state, other, 1).version, 3);
+        assert_eq!(push(&mut state, other, 2).version, 3);
+    }
+
+    #[test]
+    fn batches_handed_out_by_a_connection_that_broke_are_handed_out_again() {
+        let mut state = state();
+        let (_, welcome) = state.hello(hello(0)).unwrap();
+        assert_eq!(welcome.progress.unwrap().batches, [0, 1]);
+        let (_, welcome) = state.hello(hello(0)).unwrap();
+        assert_eq!(welcome.progress.unwrap().batches, [0, 1]);
     }
 
     #[test]

@@ -29,9 +29,11 @@ pub(crate) struct Pieces {
     bytes: usize,
 }
 
-/// A gradient has a value that is not a number, or infinite.
+/// A vector has a value that is not a number, or infinite.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct NotFinite {
+    /// Which vector, as the beginning of a sentence.
+    pub what: &'static str,
     pub element: usize,
     pub value: f32,
 }
@@ -55,6 +57,7 @@ impl Store {
             if let Some(place) = vector.get_mut(at..at + block.len()) {
                 place.copy_from_slice(block);
             }
+            check("the initial values have", at, block)
         })?;
         Ok(Self { values: pool.share(vector), version: 0, optimizer, applied: HashMap::new(), pool })
     }
@@ -78,9 +81,10 @@ impl Store {
         let mut new = pool.take(old.len());
         gradient.for_each_block(|at, gradient| {
             let range = at..at + gradient.len();
-            if let (Some(old), Some(new)) = (old.get(range.clone()), new.get_mut(range)) {
-                optimizer.apply(old, gradient, new);
-            }
+            check("the gradient has", at, gradient)?;
+            let (Some(old), Some(new)) = (old.get(range.clone()), new.get_mut(range)) else { return Ok(()) };
+            optimizer.apply(old, gradient, new);
+            check("the update makes", at, new)
         })?;
         self.values = self.pool.share(new);
         self.version += 1;
@@ -114,10 +118,13 @@ impl Pieces {
         self.bytes / size_of::<f32>()
     }
 
-    /// Calls `use_block` with each block and the place of its first element, as long as all are finite.
+    /// Calls `use_block` with each block and the place of its first element, until it fails.
     ///
     /// Bytes lie in memory at any alignment, so each block is copied to where they lie as f32.
-    fn for_each_block(&self, mut use_block: impl FnMut(usize, &[f32])) -> Result<(), NotFinite> {
+    fn for_each_block(
+        &self,
+        mut use_block: impl FnMut(usize, &[f32]) -> Result<(), NotFinite>,
+    ) -> Result<(), NotFinite> {
         let mut aligned = [0.0; BLOCK];
         let mut at = 0;
         for bytes in self.pieces.iter().flat_map(|piece| piece.chunks(BLOCK * size_of::<f32>())) {
@@ -126,17 +133,22 @@ impl Pieces {
                 *float = f32::from_le_bytes(*bytes);
             }
             let block = aligned.get(..floats.len()).unwrap_or_default();
-            // Looked at as a whole, which the compiler does many elements at a time.
-            if block.iter().fold(false, |bad, value| bad | !value.is_finite())
-                && let Some((place, &value)) = block.iter().enumerate().find(|(_, value)| !value.is_finite())
-            {
-                return Err(NotFinite { element: at + place, value });
-            }
-            use_block(at, block);
+            use_block(at, block)?;
             at += block.len();
         }
         Ok(())
     }
+}
+
+/// Fails if some value of the block that begins at `at` is not finite.
+fn check(what: &'static str, at: usize, block: &[f32]) -> Result<(), NotFinite> {
+    // Looked at as a whole, which the compiler does many elements at a time.
+    if block.iter().fold(false, |bad, value| bad | !value.is_finite())
+        && let Some((place, &value)) = block.iter().enumerate().find(|(_, value)| !value.is_finite())
+    {
+        return Err(NotFinite { what, element: at + place, value });
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -193,5 +205,13 @@ mod tests {
             assert_eq!(store.version(), 0);
             assert!(store.values().as_slice().iter().all(|value| *value == 1.0));
         }
+    }
+
+    #[test]
+    fn an_update_that_overflows_changes_nothing() {
+        let mut store = store(&[f32::MIN; 2]);
+        let error = store.push(id(0, 1, 1), &pieces(&[0.0, f32::MAX], 2)).unwrap_err();
+        assert_eq!((error.what, error.element), ("the update makes", 1));
+        assert_eq!(store.values().as_slice(), [f32::MIN; 2]);
     }
 }

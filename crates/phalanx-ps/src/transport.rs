@@ -15,13 +15,15 @@ const FRAME_BYTES: u32 = 1 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The kernel, not our event loop, finds out that a machine is gone: it answers while a worker computes.
 const KEEPALIVE: Duration = Duration::from_secs(10);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const KEEPALIVE_RETRIES: u32 = 3;
 
 /// Why a task cannot listen.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// Others could reach the port, and nothing protects it.
     #[error(
-        "{0} is not a loopback address, and without TLS and a token anyone who reaches the port could read \
+        "{0} is not known to be a loopback address, and without TLS and a token anyone who reaches the port could read \
          and change the parameters; pass --insecure if the network itself is trusted"
     )]
     Insecure(Address),
@@ -54,17 +56,29 @@ pub fn listen(address: &Address, insecure: bool) -> Result<TcpListener, ListenEr
     } else {
         return Err(ListenError::Insecure(address.clone()));
     };
-    TcpListener::bind(candidates.as_slice()).map_err(|source| match source.kind() {
-        io::ErrorKind::AddrInUse => ListenError::InUse { address: address.clone() },
-        _ => ListenError::Other { address: address.clone(), source },
-    })
+    let mut failure = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for candidate in candidates {
+        match TcpListener::bind(candidate) {
+            Ok(listener) => return Ok(listener),
+            // The same name with another address is not another port.
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                return Err(ListenError::InUse { address: address.clone() });
+            }
+            Err(error) => failure = error,
+        }
+    }
+    Err(ListenError::Other { address: address.clone(), source: failure })
 }
 
 /// The connections of a listener, as the server wants them.
 pub(crate) fn incoming(listener: TcpListener) -> io::Result<TcpIncoming> {
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    Ok(TcpIncoming::from(listener).with_nodelay(Some(true)).with_keepalive(Some(KEEPALIVE)))
+    Ok(TcpIncoming::from(listener)
+        .with_nodelay(Some(true))
+        .with_keepalive(Some(KEEPALIVE))
+        .with_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+        .with_keepalive_retries(Some(KEEPALIVE_RETRIES)))
 }
 
 /// A server with nothing on it yet.
@@ -86,6 +100,8 @@ pub(crate) async fn connect(address: &Address) -> Result<Channel, String> {
         .connect_timeout(CONNECT_TIMEOUT)
         .tcp_nodelay(true)
         .tcp_keepalive(Some(KEEPALIVE))
+        .tcp_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+        .tcp_keepalive_retries(Some(KEEPALIVE_RETRIES))
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(4 * WINDOW_BYTES)
         .max_frame_size(FRAME_BYTES)

@@ -5,7 +5,10 @@
 mod support;
 
 use bytes::{Buf, BufMut, Bytes};
-use phalanx_ps::wire::{Goodbye, Pull, to_ps::Message};
+use phalanx_ps::{
+    Farewell, PsEvent,
+    wire::{Goodbye, Pull, Values, to_ps::Message},
+};
 use support::{LEN, Ps, Raw, floats, one_up};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tonic::{
@@ -17,21 +20,26 @@ use tonic::{
 async fn assert_unharmed(ps: &Ps, pushes_before: u64) {
     let mut client = ps.client(1).await;
     let mut values = [0.0; LEN];
-    assert_eq!(client.pull(&mut values).await.unwrap().global_step, pushes_before);
+    assert_eq!(client.pull_last(&mut values).await.unwrap().global_step, pushes_before);
     assert_eq!(values, [pushes_before as f32; LEN]);
     let step = client.push(0, &one_up(), &mut values).await.unwrap();
     assert_eq!(step.global_step, pushes_before + 1);
     assert_eq!(values, [pushes_before as f32 + 1.0; LEN]);
-    client.leave(false).await;
+    client.leave(Farewell::Early).await;
 }
 
 async fn initialised() -> (Ps, Raw) {
     let ps = Ps::start();
+    let chief = initialise(&ps).await;
+    (ps, chief)
+}
+
+async fn initialise(ps: &Ps) -> Raw {
     let mut chief = ps.raw(0).await;
     chief.initialise().await;
     chief.send(Message::Pull(Pull {})).await;
     chief.next().await.unwrap().unwrap();
-    (ps, chief)
+    chief
 }
 
 #[tokio::test]
@@ -103,7 +111,7 @@ async fn messages_out_of_order_are_refused() {
     assert_eq!(usurper.refusal().await, "worker 1 sent initial values; only worker 0 may");
 
     let mut polite = ps.raw(0).await;
-    polite.send(Message::Goodbye(Goodbye { over: false })).await;
+    polite.send(Message::Goodbye(Goodbye { over: false, saved: false })).await;
     ps.stop().await;
 }
 
@@ -122,10 +130,26 @@ async fn a_huge_model_on_paper_costs_nothing() {
     let ps = Ps::start();
     let mut raw = Raw::open(ps.channel().await).await;
     let mut hello = ps.hello(0);
-    hello.run.as_mut().unwrap().variables[0].shape = vec![1 << 50];
+    let run = hello.run.as_mut().unwrap();
+    run.variables[0].shape = vec![1 << 50];
+    let variable = |variable: &phalanx_ps::wire::Variable| phalanx_cluster::Variable {
+        name: variable.name.clone(),
+        shape: variable.shape.iter().map(|&dimension| dimension as usize).collect(),
+    };
+    let variables = run.variables.iter().map(variable).collect();
+    run.plan_hash = phalanx_cluster::Plan::new(variables, Default::default(), 1).unwrap().hash();
     raw.send(Message::Hello(hello)).await;
-    let refusal = raw.refusal().await;
-    assert!(refusal.contains("hash"), "{refusal}");
+    raw.next().await.unwrap().unwrap();
+    // It is let in, and what it sends is taken as it comes: four bytes of four quadrillion.
+    let total = ((1u64 << 50) + 2) * 4;
+    let data = floats(&[1.0]);
+    raw.send(Message::Initial(Values { progress: None, offset: 0, total, data })).await;
+    drop(raw);
+    while !ps.events.lock().unwrap().iter().any(|event| matches!(event, PsEvent::Left { .. })) {
+        tokio::task::yield_now().await;
+    }
+    drop(initialise(&ps).await);
+    assert_unharmed(&ps, 0).await;
     ps.stop().await;
 }
 

@@ -5,7 +5,7 @@
 mod support;
 
 use phalanx_cluster::ClusterSpec;
-use phalanx_ps::{Client, ClientError, Outcome};
+use phalanx_ps::{Client, ClientError, Farewell, Outcome};
 use std::{
     net::TcpListener,
     sync::{
@@ -33,7 +33,7 @@ async fn the_reply_to_a_push_has_the_new_values_and_the_run_ends_exactly_at_its_
         }
         assert_eq!(step.global_step, 1000);
         assert_eq!(step.chief, index == 0);
-        client.leave(true).await;
+        client.leave(if step.chief { Farewell::Saved } else { Farewell::Over }).await;
         pushes
     });
     let mut running: Vec<_> = running.collect();
@@ -51,7 +51,7 @@ async fn a_late_worker_hears_that_the_run_is_over() {
     let mut values = [0.0; LEN];
     client.begin(&zeros(), &mut values).await.unwrap();
     while !client.push(0, &one_up(), &mut values).await.unwrap().over {}
-    client.leave(true).await;
+    client.leave(Farewell::Saved).await;
     let late = Client::connect(client_config(ps.cluster.clone(), 1)).await;
     assert!(matches!(late, Err(ClientError::Over { updates: 1000 })));
     assert_eq!(ps.end().await, Outcome::Finished { updates: 1000 });
@@ -104,7 +104,7 @@ async fn a_push_whose_connection_broke_is_applied_exactly_once() {
         assert_eq!(values, [push as f32; LEN]);
     }
     assert!(cuts.load(Ordering::Relaxed) > 5, "the test is only worth something if connections were cut");
-    client.leave(false).await;
+    client.leave(Farewell::Early).await;
     proxy.abort();
     ps.stop().await;
 }

@@ -5,8 +5,9 @@ use phalanx_cluster::Plan;
 use safetensors::{Dtype, tensor::TensorView};
 use serde::Serialize;
 use std::{
-    fs::{self, File},
+    fs::{self, File, Permissions},
     io::{BufWriter, Write},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
@@ -26,7 +27,11 @@ struct State {
 pub fn save(folder: &Path, global_step: u64, plan: &Plan, values: &[f32]) -> anyhow::Result<PathBuf> {
     let target = folder.join(format!("checkpoint-{global_step:09}"));
     let save = || -> anyhow::Result<()> {
-        let unfinished = tempfile::Builder::new().prefix(".checkpoint-").tempdir_in(folder)?;
+        // As open as the user's umask allows: temporary folders are private, results are not.
+        let unfinished = tempfile::Builder::new()
+            .prefix(".checkpoint-")
+            .permissions(Permissions::from_mode(0o777))
+            .tempdir_in(folder)?;
         let model = serialize(plan, values)?;
         write(&unfinished.path().join(MODEL), &model)?;
         let state = State {
@@ -51,7 +56,9 @@ pub fn save_last_layer(folder: &Path, name: &str, plan: &Plan, values: &[f32]) -
         let matrices = plan.variable_ranges().filter(|(variable, _)| variable.shape.len() == 2);
         let (variable, range) = matrices.last().context("the model has no matrix of weights")?;
         let columns = variable.shape.last().copied().unwrap_or(1).max(1);
-        let mut file = BufWriter::new(tempfile::NamedTempFile::new_in(folder)?);
+        let unfinished =
+            tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(folder)?;
+        let mut file = BufWriter::new(unfinished);
         for row in values.get(range).unwrap_or_default().chunks(columns) {
             let row: Vec<String> = row.iter().map(ToString::to_string).collect();
             writeln!(file, "{}", row.join(","))?;

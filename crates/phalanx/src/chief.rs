@@ -27,7 +27,11 @@ pub fn finish<J: Job>(
     let folder = worker.run_dir.open()?;
     let mut saved = vec![checkpoint::save(&folder, global_step, plan, values.as_slice())?];
     if let Some(name) = &worker.settings.weights_name {
-        saved.push(checkpoint::save_last_layer(&folder, name, plan, values.as_slice())?);
+        // The model is saved: that this cannot be is no reason to keep quiet about the result.
+        match checkpoint::save_last_layer(&folder, name, plan, values.as_slice()) {
+            Ok(path) => saved.push(path),
+            Err(error) => worker.report.warning(format!("{error:#}")),
+        }
     }
     let dataset = worker.dataset.clone();
     worker.report.event(Event::Done(Summary {

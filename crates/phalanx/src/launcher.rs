@@ -25,7 +25,7 @@ use std::{
 };
 
 /// How long tasks may take to end in order, before they are made to.
-const GRACE: Duration = Duration::from_millis(850);
+const GRACE: Duration = Duration::from_millis(600);
 /// How long to look for other causes once a task has failed, so that the first can be named first.
 const OTHER_CAUSES: Duration = Duration::from_millis(300);
 /// How often signals and ended tasks are looked for.
@@ -42,10 +42,12 @@ pub fn train(args: TrainArgs) -> anyhow::Result<ExitCode> {
     let stop = Stop::on_signals(GRACE + OTHER_CAUSES)?;
     let format = args.settings.log_format;
     let plain = Report::of_task(format);
-    let source = source::find_or_draw(&args.settings, &plain)?;
+    let source = source::find_or_draw(&args.settings, &plain, &stop);
     if stop.requested() {
+        plain.warning("interrupted");
         return Ok(ExitCode::from(INTERRUPTED));
     }
+    let source = source?;
     let run_dir = RunDir::new(args.settings.logdir()).open()?;
     let settings = Settings {
         dataset: Some(source.dataset),
@@ -195,9 +197,10 @@ impl Cluster {
             if self.tasks.iter().all(|task| task.ended.is_some()) {
                 // All that they told is here once their outputs are closed.
                 self.read_for(CLOSING, report);
-                if let Some((task, done)) = self.result.take() {
-                    report.event(&task, &done);
-                }
+                let Some((task, done)) = self.result.take() else {
+                    return Ending::Failed(vec!["every task is done, but none told the result".into()]);
+                };
+                report.event(&task, &done);
                 return Ending::AllDone;
             }
         }

@@ -36,7 +36,11 @@ use clap::{CommandFactory, Parser, error::ErrorKind};
 use cli::{Cli, Command, DataCommand};
 use data::{Digits, fetch::Fetch};
 use report::{LogFormat, Report};
-use std::{env, process::ExitCode};
+use std::{env, process::ExitCode, time::Duration};
+use stop::Stop;
+
+/// How long a fetch may take to obey a signal.
+const FETCH_GRACE: Duration = Duration::from_millis(700);
 
 /// The program: parses the command line and does what it says.
 pub fn main() -> ExitCode {
@@ -47,13 +51,27 @@ pub fn main() -> ExitCode {
         None => task(cli.task),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("error: {error:#}");
+        eprintln!("error: {}", in_one_line(&error));
         ExitCode::FAILURE
     })
 }
 
+/// An error and its causes, each said once: many errors repeat their cause in their own words.
+pub(crate) fn in_one_line(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string).filter(|cause| !cause.is_empty()) {
+        if !text.contains(&cause) {
+            text.push_str(if text.is_empty() { "" } else { ": " });
+            text.push_str(&cause);
+        }
+    }
+    text
+}
+
 fn task(args: cli::TaskArgs) -> anyhow::Result<ExitCode> {
-    let tf_config = env::var("TF_CONFIG").ok().filter(|json| !json.trim().is_empty());
+    // What is not UTF-8 is not JSON either, and is refused as such.
+    let tf_config = env::var_os("TF_CONFIG").map(|json| json.to_string_lossy().into_owned());
+    let tf_config = tf_config.filter(|json| !json.trim().is_empty());
     if args.cluster.is_empty() && tf_config.is_none() {
         let text = "nothing to do: `train` runs a cluster on this machine; with --job_name, --task_index, \
                     --ps_hosts and --worker_hosts, or TF_CONFIG, this is one task of a cluster";
@@ -75,7 +93,11 @@ fn data(command: DataCommand) -> anyhow::Result<ExitCode> {
                 None => Fetch::default(),
             };
             let folder = folder(args.to);
-            source::fetch(&sources, &folder, &report)?;
+            let stop = Stop::on_signals(FETCH_GRACE)?;
+            match source::fetch(&sources, &folder, &report, &stop) {
+                Err(_) if stop.requested() => return Ok(ExitCode::from(stop::INTERRUPTED)),
+                result => result?,
+            }
             report.note(format!("data: all four files of MNIST are in {}", folder.display()));
         }
         DataCommand::Info(to) => {

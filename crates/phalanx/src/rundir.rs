@@ -23,29 +23,37 @@ impl RunDir {
         Self { wanted, made: OnceLock::new() }
     }
 
+    /// Fails if the folder asked for already holds a run.
+    pub fn check(&self) -> anyhow::Result<()> {
+        let Some(folder) = self.wanted.as_ref().filter(|folder| folder.exists()) else { return Ok(()) };
+        let shown = folder.display();
+        let entries = fs::read_dir(folder).with_context(|| format!("cannot read the folder {shown}"))?;
+        for entry in entries {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            if name.starts_with("checkpoint-") {
+                bail!("{shown} already holds a run ({name}); choose another --logdir, or move it away");
+            }
+        }
+        Ok(())
+    }
+
     /// The folder; made now if it was not before.
     pub fn open(&self) -> anyhow::Result<PathBuf> {
         if let Some(made) = self.made.get() {
             return Ok(made.clone());
         }
+        self.check()?;
         let folder = match &self.wanted {
-            Some(folder) => claim(folder)?,
+            Some(folder) => make(folder)?,
             None => next_free(Path::new(RUNS))?,
         };
         Ok(self.made.get_or_init(|| folder).clone())
     }
 }
 
-fn claim(folder: &Path) -> anyhow::Result<PathBuf> {
+fn make(folder: &Path) -> anyhow::Result<PathBuf> {
     let shown = folder.display();
     fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {shown}"))?;
-    let entries = fs::read_dir(folder).with_context(|| format!("cannot read the folder {shown}"))?;
-    for entry in entries {
-        let name = entry?.file_name().to_string_lossy().into_owned();
-        if name.starts_with("checkpoint-") {
-            bail!("{shown} already holds a run ({name}); choose another --logdir, or move it away");
-        }
-    }
     tempfile::tempfile_in(folder).with_context(|| format!("cannot write into {shown}"))?;
     Ok(folder.into())
 }
@@ -80,9 +88,10 @@ mod tests {
     #[test]
     fn a_folder_with_a_run_in_it_is_left_alone() {
         let folder = tempfile::tempdir().unwrap();
-        claim(folder.path()).unwrap();
+        let wanted = || RunDir::new(Some(folder.path().into()));
+        wanted().open().unwrap();
         fs::create_dir(folder.path().join("checkpoint-000000001")).unwrap();
-        let error = claim(folder.path()).unwrap_err().to_string();
+        let error = wanted().open().unwrap_err().to_string();
         assert!(error.contains("already holds a run"), "{error}");
     }
 
@@ -91,7 +100,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();
-        let error = claim(&file.join("sub")).unwrap_err().to_string();
+        let error = make(&file.join("sub")).unwrap_err().to_string();
         assert!(error.contains("file/sub"), "{error}");
     }
 }

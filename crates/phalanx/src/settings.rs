@@ -19,7 +19,8 @@ pub struct Settings {
     #[arg(long, value_enum, default_value_t = ModelKind::Mlp, help_heading = "Model")]
     pub model: ModelKind,
     /// Units of the mlp's hidden layer.
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = at_least_1(), help_heading = "Model")]
+    #[arg(long, value_name = "N", default_value_t = 100, help_heading = "Model")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub hidden_units: u32,
     /// What follows the mlp's hidden layer.
     #[arg(long, value_enum, default_value_t = Activation::Relu, help_heading = "Model")]
@@ -201,6 +202,7 @@ fn asynchronous(text: &str) -> Result<u8, String> {
 }
 
 fn file_name(text: &str) -> Result<String, String> {
-    let plain = !text.is_empty() && !text.starts_with('.') && !text.contains(['/', '\\', '\0']);
+    let plain =
+        (1..=200).contains(&text.len()) && !text.starts_with('.') && !text.contains(['/', '\\', '\0']);
     if plain { Ok(text.into()) } else { Err("expected the name of a file, without a folder".into()) }
 }

@@ -3,10 +3,11 @@
 use crate::{
     data::{
         self,
-        fetch::{Fetch, Outcome, Progress},
+        fetch::{Fetch, FetchError, Outcome, Progress},
     },
     report::Report,
     settings::{Dataset, Settings},
+    stop::Stop,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{
@@ -33,19 +34,19 @@ impl fmt::Display for Source {
 }
 
 /// The data that the settings ask for; fetched if need be.
-pub fn find(settings: &Settings, report: &Report) -> anyhow::Result<Source> {
+pub fn find(settings: &Settings, report: &Report, stop: &Stop) -> anyhow::Result<Source> {
     let folder = settings.data_dir.clone().unwrap_or_else(data::default_dir);
     let dataset = settings.dataset.unwrap_or(Dataset::Mnist);
     if dataset == Dataset::Mnist {
-        fetch(&Fetch::default(), &folder, report)?;
+        fetch(&Fetch::default(), &folder, report, stop)?;
     }
     Ok(Source { dataset, folder })
 }
 
 /// Like [`find`], but where nobody asked for particular data and none can be had, digits are drawn.
-pub fn find_or_draw(settings: &Settings, report: &Report) -> anyhow::Result<Source> {
-    match find(settings, report) {
-        Err(error) if !settings.data_is_explicit() => {
+pub fn find_or_draw(settings: &Settings, report: &Report, stop: &Stop) -> anyhow::Result<Source> {
+    match find(settings, report, stop) {
+        Err(error) if !settings.data_is_explicit() && no_source(&error) => {
             report.warning(format!("{error:#}"));
             report.warning("training on synthetic digits, drawn by the program, instead of MNIST");
             Ok(Source { dataset: Dataset::Synthetic, folder: PathBuf::new() })
@@ -54,8 +55,13 @@ pub fn find_or_draw(settings: &Settings, report: &Report) -> anyhow::Result<Sour
     }
 }
 
+// Nobody could give the data. A full disk, say, is another matter, and drawn digits do not help with it.
+fn no_source(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(FetchError::NoSource { .. }))
+}
+
 /// Fetches MNIST into a folder unless it is there, and shows how far it has got.
-pub fn fetch(fetch: &Fetch, folder: &Path, report: &Report) -> anyhow::Result<()> {
+pub fn fetch(fetch: &Fetch, folder: &Path, report: &Report, stop: &Stop) -> anyhow::Result<()> {
     // Hidden by itself where the output is not a terminal.
     let bar = ProgressBar::no_length();
     let style = ProgressStyle::with_template("{msg} {bar:32.cyan/blue} {bytes}/{total_bytes}");
@@ -68,7 +74,7 @@ pub fn fetch(fetch: &Fetch, folder: &Path, report: &Report) -> anyhow::Result<()
         }
         _ => bar.suspend(|| report.note(format!("data: {progress}"))),
     };
-    let outcome = fetch.ensure(folder, &progress);
+    let outcome = fetch.ensure(folder, &progress, &|| stop.requested());
     bar.finish_and_clear();
     if let Outcome::Fetched { sources } = outcome? {
         report.note(format!("data: MNIST is now in {}, from {}", folder.display(), sources.join(" and ")));

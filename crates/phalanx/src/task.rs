@@ -12,7 +12,7 @@ use crate::{
     stop::{INTERRUPTED, Stop},
     worker::{self, Halt, Worker},
 };
-use anyhow::Context;
+use anyhow::{Context, bail};
 use phalanx_cluster::{ClusterSpec, JobName, Task};
 use phalanx_ps::{Outcome, PsConfig, PsEvent};
 use std::{net::TcpListener, os::fd::AsFd, process::ExitCode, time::Duration};
@@ -45,9 +45,9 @@ pub fn run(args: TaskArgs, identity: Identity) -> anyhow::Result<ExitCode> {
         }
     };
     if let Err(error) = &result {
-        report.event(Event::Failed { reason: format!("{error:#}") });
+        report.event(Event::Failed { reason: crate::in_one_line(error) });
     }
-    result.with_context(|| format!("{task} failed"))
+    result.with_context(|| task.to_string())
 }
 
 fn run_ps(
@@ -81,6 +81,10 @@ fn run_ps(
             report.note(format!("done after {updates} updates"));
             Ok(ExitCode::SUCCESS)
         }
+        Outcome::Unsaved { updates } => {
+            bail!("the run was over after {updates} updates, but no worker came to save its result")
+        }
+        Outcome::Stopped { updates: 0 } => Ok(interrupted(report)),
         Outcome::Stopped { updates } => {
             report.warning(format!("interrupted after {updates} updates; the parameters are gone"));
             Ok(ExitCode::from(INTERRUPTED))
@@ -96,12 +100,16 @@ fn run_worker(
     stop: Stop,
 ) -> anyhow::Result<ExitCode> {
     let run_dir = RunDir::new(settings.logdir());
+    run_dir.check()?;
     if task.index == 0 {
         // The chief finds out at the start, not at the end, that it cannot save.
         let folder = run_dir.open()?;
         settings.write(&folder)?;
     }
-    let source = source::find(&settings, report)?;
+    let source = match source::find(&settings, report, &stop) {
+        Err(_) if stop.requested() => return Ok(interrupted(report)),
+        source => source?,
+    };
     let job = Mnist::new(settings.clone(), source.dataset, &source.folder)?;
     let dataset = source.to_string();
     let worker =
@@ -115,10 +123,12 @@ fn run_worker(
             report.note(format!("nothing to do: the run is over after {updates} updates"));
             Ok(ExitCode::SUCCESS)
         }
-        Err(Halt::Interrupted) => {
-            report.warning("interrupted");
-            Ok(ExitCode::from(INTERRUPTED))
-        }
+        Err(Halt::Interrupted) => Ok(interrupted(report)),
         Err(Halt::Failed(error)) => Err(error),
     }
+}
+
+fn interrupted(report: &Report) -> ExitCode {
+    report.warning("interrupted");
+    ExitCode::from(INTERRUPTED)
 }

@@ -15,7 +15,7 @@ use crate::{
     stop::Stop,
 };
 use phalanx_cluster::{ClusterSpec, Plan, Variable};
-use phalanx_ps::{Client, ClientConfig, ClientError, Optimizer, RunSpec, ValuePool};
+use phalanx_ps::{Client, ClientConfig, ClientError, Farewell, Optimizer, RunSpec, ValuePool};
 use std::{
     collections::BTreeMap,
     process,
@@ -70,8 +70,9 @@ pub fn run<J: Job>(job: &J, worker: &Worker) -> Result<(), Halt> {
     let mut client = network.wait(Client::connect(worker.client_config(spec)))?;
     let mut training = Training { job, worker, plan: &plan, network: &network, client: &mut client };
     let result = training.run(model, schedule);
-    network.runtime.block_on(client.leave(result.is_ok()));
-    result
+    let farewell = result.as_ref().copied().unwrap_or(Farewell::Early);
+    network.runtime.block_on(client.leave(farewell));
+    result.map(drop)
 }
 
 /// A worker that is connected to every ps.
@@ -84,17 +85,17 @@ struct Training<'a, J> {
 }
 
 impl<J: Job> Training<'_, J> {
-    fn run(&mut self, mut model: J::Model, schedule: Schedule) -> Result<(), Halt> {
+    fn run(&mut self, mut model: J::Model, schedule: Schedule) -> Result<Farewell, Halt> {
         let Self { job, worker, plan, network, client } = self;
         let device = device::training();
         let pool = ValuePool::default();
         let mut input = Input::new(*job, &device, schedule, worker.settings.sharding);
-        let mut meter = Meter::new(worker, client.run().train_steps);
 
         let initial = pool.share(params::values(&model, plan));
         let mut values = pool.take(plan.len());
         let mut step = network.wait(client.begin(&initial, &mut values))?;
         drop(initial);
+        let mut meter = Meter::new(worker, client.run().train_steps);
         while !step.over {
             input.add(&step.batches);
             let (number, batch) = input.take()?;
@@ -108,12 +109,13 @@ impl<J: Job> Training<'_, J> {
             step = network.wait(meanwhile(push, || input.prepare()))?;
             meter.step(input.place(number), &step, loss.into_scalar::<f32>());
         }
-        if step.chief {
-            // Other shards may have been a message behind when ps 0 said that the run is over.
-            let step = network.wait(client.pull(&mut values))?;
-            chief::finish(*job, worker, plan, &pool.share(values), meter.totals(step.global_step))?;
+        if !step.chief {
+            return Ok(Farewell::Over);
         }
-        Ok(())
+        let totals = meter.totals(step.global_step);
+        network.wait(client.pull_last(&mut values))?;
+        chief::finish(*job, worker, plan, &pool.share(values), totals)?;
+        Ok(Farewell::Saved)
     }
 }
 

@@ -42,7 +42,7 @@ fn nothing_listens_beyond_loopback_by_default() {
     command.args(["--job_name=ps", "--ps_hosts=192.0.2.1:2222", "--worker_hosts=192.0.2.2:2222"]);
     run(command)
         .assert_code(1)
-        .assert_says("192.0.2.1:2222 is not a loopback address")
+        .assert_says("192.0.2.1:2222 is not known to be a loopback address")
         .assert_says("--insecure");
 }
 

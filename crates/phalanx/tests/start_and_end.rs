@@ -79,6 +79,74 @@ fn a_worker_that_comes_after_the_end_is_told_and_exits_0() {
 }
 
 #[test]
+fn a_slow_worker_at_the_end_is_not_a_second_chief() {
+    let data = Data::new();
+    // Each worker's last step outlasts the other's evaluation.
+    let ended = run(data.train(&["--train_steps=3", "--hidden_units=3000", "--batch_size=1100"]));
+    ended.assert_code(0);
+    assert_eq!(ended.output.matches("Test-Accuracy").count(), 1, "{}", ended.output);
+}
+
+#[test]
+fn a_result_whose_chief_was_killed_is_saved_by_the_next_who_comes() {
+    let (data, hosts) = (Data::new(), Hosts::new(2, 2));
+    let ps = [0, 1].map(|index| start(hosts.task("ps", index)));
+    let chief = start(hosts.worker(0, &data, 200));
+    let other = start(hosts.worker(1, &data, 200));
+    chief.wait_for("first step");
+    chief.signal(Signal::KILL);
+    chief.wait();
+    // The other has the duty now, and does it.
+    let other = other.wait();
+    other.assert_code(0);
+    assert!(other.accuracy() > 0.5);
+    for ps in ps {
+        ps.wait().assert_code(0);
+    }
+}
+
+#[test]
+fn a_worker_that_is_started_again_takes_its_place_again() {
+    let (data, hosts) = (Data::new(), Hosts::new(1, 2));
+    let ps = start(hosts.task("ps", 0));
+    let chief = start(hosts.worker(0, &data, 3000));
+    let other = start(hosts.worker(1, &data, 3000));
+    other.wait_for("first step");
+    other.signal(Signal::KILL);
+    other.wait();
+    ps.wait_for("worker 1 is gone");
+    let again = start(hosts.worker(1, &data, 3000));
+    again.wait_for("first step");
+    for task in [ps, chief, again] {
+        task.wait().assert_code(0);
+    }
+}
+
+#[test]
+fn a_ps_that_lost_its_parameters_is_found_out() {
+    let (data, hosts) = (Data::new(), Hosts::new(2, 2));
+    let first = start(hosts.task("ps", 0));
+    let second = start(hosts.task("ps", 1));
+    let chief = start(hosts.worker(0, &data, 1_000_000_000));
+    let other = start(hosts.worker(1, &data, 1_000_000_000));
+    other.wait_for("first step");
+    second.signal(Signal::KILL);
+    second.wait();
+    let second = start(hosts.task("ps", 1));
+    for worker in [chief, other] {
+        worker.wait().assert_code(1).assert_says("ps 1 at").assert_says("has lost its parameters");
+    }
+    // Nor does a fresh chief mix its own initial values with what was trained.
+    let mut fresh = hosts.task("worker", 0);
+    fresh.args(data.flags("fresh")).arg("--train_steps=1000000000");
+    run(fresh).assert_code(1).assert_says("ps 1 at").assert_says("has lost its parameters");
+    for ps in [first, second] {
+        ps.signal(Signal::TERM);
+        ps.wait().assert_code(130);
+    }
+}
+
+#[test]
 fn several_ps_share_the_parameters_either_way() {
     for placement in ["balanced", "round-robin"] {
         let (data, hosts) = (Data::new(), Hosts::new(3, 2));

