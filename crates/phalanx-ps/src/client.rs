@@ -1,6 +1,7 @@
 //! A worker's side of the conversation with every ps.
 
 use crate::{
+    optimizer::clip,
     patience::{Patience, Waiting},
     run::RunSpec,
     transport,
@@ -145,6 +146,7 @@ enum Request<'a> {
     Push {
         sequence: u64,
         batch: u64,
+        norm: Option<f64>,
         parts: &'a [FlatPart],
     },
 }
@@ -213,7 +215,8 @@ impl Client {
     ) -> Result<Step, ClientError> {
         self.sequence += 1;
         let sequence = self.sequence;
-        Ok(self.exchange(&Request::Push { sequence, batch, parts: gradient }, values).await?.0)
+        let norm = self.config.run.optimizer.clip_norm.map(|_| norm(gradient));
+        Ok(self.exchange(&Request::Push { sequence, batch, norm, parts: gradient }, values).await?.0)
     }
 
     /// Leaves in order.
@@ -297,7 +300,11 @@ impl Link {
         let sent = match request {
             Request::Begin { initial } => self.send_begin(initial).await,
             Request::Pull => self.send(Message::Pull(Pull {})).await,
-            Request::Push { sequence, batch, parts } => self.send_push(*sequence, *batch, parts).await,
+            Request::Push { sequence, batch, norm, parts } => {
+                let head =
+                    Gradient { sequence: *sequence, batch: *batch, norm: *norm, ..Gradient::default() };
+                self.send_push(&head, parts).await
+            }
         };
         match sent {
             Ok(()) => self.receive(values).await,
@@ -306,11 +313,11 @@ impl Link {
         }
     }
 
-    async fn send_push(&mut self, sequence: u64, batch: u64, parts: &[FlatPart]) -> Result<(), Failure> {
+    async fn send_push(&mut self, head: &Gradient, parts: &[FlatPart]) -> Result<(), Failure> {
         let total = (self.shard.len() * size_of::<f32>()) as u64;
         for (offset, data) in cut(parts, &self.shard) {
-            let gradient = Gradient { sequence, batch, offset, total, data };
-            self.send(Message::Gradient(gradient)).await?;
+            let piece = Gradient { offset, total, data, ..head.clone() };
+            self.send(Message::Gradient(piece)).await?;
         }
         Ok(())
     }
@@ -465,6 +472,16 @@ impl Link {
         let address = self.config.cluster.address(ps).map(ToString::to_string);
         (ps, address.unwrap_or_default())
     }
+}
+
+/// The norm of a whole gradient, whichever way it is cut.
+fn norm(parts: &[FlatPart]) -> f64 {
+    let squared = |part: &FlatPart| match bytemuck::try_cast_slice(&part.data) {
+        Ok(floats) => clip::squared_norm(floats),
+        // Not aligned as f32.
+        Err(_) => clip::squared_norm(&bytemuck::pod_collect_to_vec::<u8, f32>(&part.data)),
+    };
+    parts.iter().map(squared).sum::<f64>().sqrt()
 }
 
 /// The pieces of a shard, each with its byte offset, cut out of the parts without copying them.

@@ -36,7 +36,7 @@ mod values;
 pub mod wire;
 
 pub use client::{Client, ClientConfig, ClientError, Farewell, FlatPart, Step};
-pub use optimizer::Optimizer;
+
 pub use patience::Waiting;
 pub use run::RunSpec;
 pub use serve::{Outcome, PsConfig, PsEvent, serve};

@@ -1,6 +1,6 @@
 //! What all tasks of a run must agree on.
 
-use crate::{Optimizer, wire};
+use crate::{optimizer::Optimizer, wire};
 use phalanx_cluster::{Placement, Plan, Variable};
 use std::collections::BTreeMap;
 
@@ -85,12 +85,13 @@ impl RunSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::optimizer::Rule;
 
-    fn run(learning_rate: f32, batch: &str) -> RunSpec {
+    fn run(learning_rate: f64, batch: &str) -> RunSpec {
         let variables = vec![Variable { name: "w".into(), shape: vec![2, 3] }];
         RunSpec {
             plan: Plan::new(variables, Placement::Balanced, 1).unwrap(),
-            optimizer: Optimizer::Sgd { learning_rate },
+            optimizer: Optimizer::new(Rule::Sgd, learning_rate),
             train_steps: 10,
             settings: [("batch_size".to_string(), batch.to_string())].into(),
         }

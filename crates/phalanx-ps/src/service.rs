@@ -155,11 +155,11 @@ impl Session {
 
     fn gradient(&mut self, piece: Gradient) -> Result<(), Refusal> {
         let Some(&Seat { ticket, incarnation, .. }) = self.seat.as_ref() else { return Ok(()) };
-        let Gradient { sequence, batch, .. } = piece;
+        let Gradient { sequence, batch, norm, .. } = piece;
         if self.receive("the gradient", piece.offset, piece.total, piece.data)? {
             let mut state = self.shared.state.lock();
             let was_over = state.is_over();
-            let push = Push { incarnation, sequence, batch, gradient: &self.incoming };
+            let push = Push { incarnation, sequence, batch, norm, gradient: &self.incoming };
             let (progress, values) = state.push(ticket, push)?;
             drop(state);
             self.incoming.clear();

@@ -28,6 +28,7 @@ pub(crate) struct Push<'a> {
     pub incarnation: u64,
     pub sequence: u64,
     pub batch: u64,
+    pub norm: Option<f64>,
     pub gradient: &'a Pieces,
 }
 
@@ -132,7 +133,7 @@ impl State {
     /// Applies a worker's gradient, unless the run is over; gives the values after it.
     pub fn push(&mut self, ticket: Ticket, push: Push<'_>) -> Result<(Progress, Values), Refusal> {
         let worker = self.seated(ticket)?;
-        let Push { incarnation, sequence, batch, gradient } = push;
+        let Push { incarnation, sequence, batch, norm, gradient } = push;
         let id = PushId { worker, incarnation, sequence };
         let (Some(run), Some(store)) = (&self.run, &mut self.store) else {
             return Err(Refusal::Invalid("a gradient came before there were values".into()));
@@ -140,7 +141,8 @@ impl State {
         // Each shard applies as many pushes as the run has steps, whatever it was told of the end: so the last
         // push that ps 0 counted is applied everywhere.
         if store.version() < run.train_steps {
-            if let Err(bad) = store.push(id, gradient) {
+            run.optimizer.check_norm(norm).map_err(Refusal::Invalid)?;
+            if let Err(bad) = store.push(id, gradient, norm) {
                 return Err(self.not_finite(bad));
             }
             self.ledger.done(worker, batch);
@@ -251,7 +253,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Optimizer;
+    use crate::optimizer::{Optimizer, Rule};
     use bytes::Bytes;
     use phalanx_cluster::{Placement, Plan, Variable};
 
@@ -263,7 +265,7 @@ mod tests {
         let variables = vec![Variable { name: "w".into(), shape: vec![2] }];
         RunSpec {
             plan: Plan::new(variables, Placement::Balanced, 1).unwrap(),
-            optimizer: Optimizer::Sgd { learning_rate: 1.0 },
+            optimizer: Optimizer::new(Rule::Sgd, 1.0),
             train_steps: 3,
             settings: Default::default(),
         }
@@ -293,7 +295,7 @@ mod tests {
 
     fn push(state: &mut State, ticket: Ticket, sequence: u64) -> Progress {
         let gradient = &pieces([-1.0, -2.0]);
-        state.push(ticket, Push { incarnation: 1, sequence, batch: 0, gradient }).unwrap().0
+        state.push(ticket, Push { incarnation: 1, sequence, batch: 0, norm: None, gradient }).unwrap().0
     }
 
     #[test]

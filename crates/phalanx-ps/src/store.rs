@@ -5,7 +5,7 @@
 //! not changed by the next update.
 
 use crate::{
-    Optimizer,
+    optimizer::{New, Old, Optimizer},
     values::{ValuePool, Values},
 };
 use bytes::Bytes;
@@ -38,10 +38,18 @@ pub(crate) struct NotFinite {
     pub value: f32,
 }
 
+/// What the optimizer remembers of each value: as it is, and where an update makes the next.
+#[derive(Debug)]
+struct Slot {
+    old: Vec<f32>,
+    new: Vec<f32>,
+}
+
 /// The flat vector of one shard.
 #[derive(Debug)]
 pub(crate) struct Store {
     values: Values,
+    slots: Vec<Slot>,
     version: u64,
     optimizer: Optimizer,
     // The last push of each worker that changed the values.
@@ -59,7 +67,12 @@ impl Store {
             }
             check("the initial values have", at, block)
         })?;
-        Ok(Self { values: pool.share(vector), version: 0, optimizer, applied: HashMap::new(), pool })
+        let slot = |index| Slot {
+            old: vec![optimizer.initial_slot(index); values.len()],
+            new: vec![0.0; values.len()],
+        };
+        let slots = (0..optimizer.slots()).map(slot).collect();
+        Ok(Self { values: pool.share(vector), slots, version: 0, optimizer, applied: HashMap::new(), pool })
     }
 
     pub fn values(&self) -> &Values {
@@ -71,21 +84,35 @@ impl Store {
         self.version
     }
 
-    /// Applies a push, once: a push that comes again because its reply was lost changes nothing.
-    pub fn push(&mut self, id: PushId, gradient: &Pieces) -> Result<(), NotFinite> {
+    /// Applies a push, once: a push that comes again because its reply was lost changes nothing. `norm` is the
+    /// gradient's over all shards, for an optimizer that clips.
+    pub fn push(&mut self, id: PushId, gradient: &Pieces, norm: Option<f64>) -> Result<(), NotFinite> {
         if self.has(id) {
             return Ok(());
         }
-        let Self { values, optimizer, pool, .. } = self;
+        let Self { values, slots, version, optimizer, pool, .. } = self;
+        let update = optimizer.update(*version, norm);
         let old = values.as_slice();
         let mut new = pool.take(old.len());
         gradient.for_each_block(|at, gradient| {
             let range = at..at + gradient.len();
             check("the gradient has", at, gradient)?;
+            let (mut old_slots, mut new_slots): ([&[f32]; 2], [&mut [f32]; 2]) = Default::default();
+            for (slot, (old, new)) in slots.iter_mut().zip(old_slots.iter_mut().zip(&mut new_slots)) {
+                *old = slot.old.get(range.clone()).unwrap_or_default();
+                *new = slot.new.get_mut(range.clone()).unwrap_or_default();
+            }
             let (Some(old), Some(new)) = (old.get(range.clone()), new.get_mut(range)) else { return Ok(()) };
-            optimizer.apply(old, gradient, new);
+            let made = New { values: &mut *new, slots: new_slots.each_mut().map(|slot| &mut **slot) };
+            update.apply(Old { values: old, slots: old_slots }, gradient, made);
+            new_slots
+                .iter()
+                .try_for_each(|slot| check("the update makes the optimizer remember", at, slot))?;
             check("the update makes", at, new)
         })?;
+        for slot in &mut self.slots {
+            std::mem::swap(&mut slot.old, &mut slot.new);
+        }
         self.values = self.pool.share(new);
         self.version += 1;
         self.applied.insert(id.worker, id);
@@ -154,6 +181,7 @@ fn check(what: &'static str, at: usize, block: &[f32]) -> Result<(), NotFinite> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::optimizer::Rule;
 
     fn id(worker: usize, incarnation: u64, sequence: u64) -> PushId {
         PushId { worker, incarnation, sequence }
@@ -171,14 +199,14 @@ mod tests {
     }
 
     fn store(values: &[f32]) -> Store {
-        Store::new(&pieces(values, 3), Optimizer::Sgd { learning_rate: 1.0 }).unwrap()
+        Store::new(&pieces(values, 3), Optimizer::new(Rule::Sgd, 1.0)).unwrap()
     }
 
     #[test]
     fn a_repeated_push_is_applied_once() {
         let mut store = store(&[0.0]);
         for push in [id(0, 7, 1), id(0, 7, 1), id(1, 9, 1), id(0, 7, 2), id(0, 7, 1), id(0, 8, 1)] {
-            store.push(push, &pieces(&[-1.0], 1)).unwrap();
+            store.push(push, &pieces(&[-1.0], 1), None).unwrap();
         }
         assert_eq!(store.version(), 4);
         assert_eq!(store.values().as_slice(), [4.0]);
@@ -189,7 +217,7 @@ mod tests {
         let values: Vec<f32> = (0..5000).map(|n| n as f32).collect();
         for piece_len in [1, 7, BLOCK - 1, BLOCK, BLOCK + 1, 5000] {
             let mut store = store(&values);
-            store.push(id(0, 1, 1), &pieces(&values, piece_len)).unwrap();
+            store.push(id(0, 1, 1), &pieces(&values, piece_len), None).unwrap();
             assert!(store.values().as_slice().iter().all(|value| *value == 0.0));
         }
     }
@@ -200,7 +228,7 @@ mod tests {
         for (element, bad) in [(0, f32::NAN), (1500, f32::INFINITY), (2999, f32::NEG_INFINITY)] {
             let mut gradient = [1.0; 3000];
             gradient[element] = bad;
-            let error = store.push(id(0, 1, 1), &pieces(&gradient, 1000)).unwrap_err();
+            let error = store.push(id(0, 1, 1), &pieces(&gradient, 1000), None).unwrap_err();
             assert_eq!(error.element, element);
             assert_eq!(store.version(), 0);
             assert!(store.values().as_slice().iter().all(|value| *value == 1.0));
@@ -208,9 +236,19 @@ mod tests {
     }
 
     #[test]
+    fn slots_are_kept_from_update_to_update_and_not_from_one_that_fails() {
+        let momentum = Optimizer::new(Rule::Momentum { momentum: 0.5, nesterov: false }, 1.0);
+        let mut store = Store::new(&pieces(&[0.0; 2], 2), momentum).unwrap();
+        store.push(id(0, 1, 1), &pieces(&[-1.0, -2.0], 1), None).unwrap();
+        store.push(id(0, 1, 2), &pieces(&[-1.0, f32::NAN], 1), None).unwrap_err();
+        store.push(id(0, 1, 3), &pieces(&[0.0, 0.0], 2), None).unwrap();
+        assert_eq!(store.values().as_slice(), [1.5, 3.0]);
+    }
+
+    #[test]
     fn an_update_that_overflows_changes_nothing() {
         let mut store = store(&[f32::MIN; 2]);
-        let error = store.push(id(0, 1, 1), &pieces(&[0.0, f32::MAX], 2)).unwrap_err();
+        let error = store.push(id(0, 1, 1), &pieces(&[0.0, f32::MAX], 2), None).unwrap_err();
         assert_eq!((error.what, error.element), ("the update makes", 1));
         assert_eq!(store.values().as_slice(), [f32::MIN; 2]);
     }

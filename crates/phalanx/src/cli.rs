@@ -188,6 +188,7 @@ mod tests {
             ("phalanx --job_name wrker", "'worker'"),
             ("phalanx trian", "'train'"),
             ("phalanx train --dataset mnits", "'mnist'"),
+            ("phalanx train --optimizer adan", "'adam'"),
         ] {
             let error = parse(line).unwrap_err();
             assert_eq!(error.exit_code(), 2);
@@ -196,8 +197,8 @@ mod tests {
         }
         for (line, words) in [
             ("phalanx train --batch_size 0", "--batch_size"),
-            ("phalanx train --learning_rate -1", "--learning_rate"),
-            ("phalanx train --learning_rate=nan", "above 0"),
+            ("phalanx train --learning_rate x", "--learning_rate"),
+            ("phalanx train --lr_decay 0.9", "--lr_decay_steps"),
             ("phalanx train --dropout 1", "below 1"),
             ("phalanx train --epochs 1 --train_steps 2", "--train_steps"),
             ("phalanx train --ps 0", "--ps"),

@@ -1,6 +1,6 @@
 //! Distributed training for Burn: parameter servers and workers over gRPC, from one command.
 //!
-//! - [`cli`], [`settings`], [`identity`]: what the user asks for.
+//! - [`cli`], [`settings`], [`optimizer_args`], [`identity`]: what the user asks for.
 //! - [`launcher`]: `train`, a whole cluster on this machine; [`task`]: one task of a cluster.
 //! - [`worker`]: THE loop; [`input`] feeds it, [`meter`] watches it, [`chief`] ends it.
 //! - [`params`]: the only place where a Burn module and flat vectors meet; [`device`]: the only one that
@@ -21,6 +21,7 @@ pub mod job;
 pub mod launcher;
 pub mod meter;
 pub mod mnist;
+pub mod optimizer_args;
 pub mod params;
 pub mod parent;
 pub mod random;
@@ -36,6 +37,7 @@ use clap::{CommandFactory, Parser, error::ErrorKind};
 use cli::{Cli, Command, DataCommand};
 use data::{Digits, fetch::Fetch};
 use report::{LogFormat, Report};
+use settings::Settings;
 use std::{env, process::ExitCode, time::Duration};
 use stop::Stop;
 
@@ -46,7 +48,10 @@ const FETCH_GRACE: Duration = Duration::from_millis(700);
 pub fn main() -> ExitCode {
     let cli = Cli::parse_from(cli::with_underscores(env::args_os()));
     let result = match cli.command {
-        Some(Command::Train(args)) => launcher::train(args),
+        Some(Command::Train(args)) => {
+            check(&args.settings);
+            launcher::train(args)
+        }
         Some(Command::Data(command)) => data(command),
         None => task(cli.task),
     };
@@ -54,6 +59,13 @@ pub fn main() -> ExitCode {
         eprintln!("error: {}", in_one_line(&error));
         ExitCode::FAILURE
     })
+}
+
+/// Ends the program if the flags of the optimizer make none.
+fn check(settings: &Settings) {
+    if let Err(text) = settings.optimizer.optimizer(settings.model) {
+        Cli::command().error(ErrorKind::ValueValidation, text).exit();
+    }
 }
 
 /// An error and its causes, each said once: many errors repeat their cause in their own words.
@@ -78,7 +90,10 @@ fn task(args: cli::TaskArgs) -> anyhow::Result<ExitCode> {
         Cli::command().error(ErrorKind::MissingRequiredArgument, text).exit();
     }
     match args.cluster.identify(tf_config.as_deref()) {
-        Ok(identity) => task::run(args, identity),
+        Ok(identity) => {
+            check(&args.settings);
+            task::run(args, identity)
+        }
         Err(text) => Cli::command().error(ErrorKind::ValueValidation, text).exit(),
     }
 }

@@ -1,6 +1,6 @@
 //! The flags of a job: what is trained, on what, for how long, and where the results go.
 
-use crate::{mnist::models::Activation, report::LogFormat};
+use crate::{mnist::models::Activation, optimizer_args::OptimizerArgs, report::LogFormat};
 use anyhow::Context;
 use phalanx_cluster::Placement;
 use serde::{Deserialize, Serialize};
@@ -29,9 +29,11 @@ pub struct Settings {
     #[arg(long, value_name = "SHARE", default_value_t = 0.5, value_parser = share, help_heading = "Model")]
     pub dropout: f64,
 
-    /// Step size of gradient descent [default: 0.5 for softmax, 0.2 for mlp, 0.05 for convnet].
-    #[arg(long, value_name = "RATE", value_parser = positive, allow_negative_numbers = true, help_heading = "Work")]
-    pub learning_rate: Option<f32>,
+    /// What the ps do with gradients.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub optimizer: OptimizerArgs,
+
     /// Examples in a batch.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = at_least_1(), help_heading = "Work")]
     pub batch_size: u32,
@@ -122,15 +124,6 @@ pub enum PlacementKind {
 }
 
 impl Settings {
-    /// The step size, or the model's default.
-    pub fn learning_rate(&self) -> f32 {
-        self.learning_rate.unwrap_or(match self.model {
-            ModelKind::Softmax => 0.5,
-            ModelKind::Mlp => 0.2,
-            ModelKind::Convnet => 0.05,
-        })
-    }
-
     /// The updates of a run with this many workers, for data of `batches` batches.
     pub fn total_steps(&self, batches: u64, workers: usize) -> u64 {
         let epochs = self.epochs.unwrap_or(match self.model {
@@ -181,11 +174,6 @@ impl From<PlacementKind> for Placement {
 
 fn at_least_1() -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(1..)
-}
-
-fn positive(text: &str) -> Result<f32, String> {
-    let number: f32 = text.parse().map_err(|_| "not a number".to_string())?;
-    if number.is_finite() && number > 0.0 { Ok(number) } else { Err("expected a number above 0".into()) }
 }
 
 fn share(text: &str) -> Result<f64, String> {

@@ -15,7 +15,7 @@ use crate::{
     stop::Stop,
 };
 use phalanx_cluster::{ClusterSpec, Plan, Variable};
-use phalanx_ps::{Client, ClientConfig, ClientError, Farewell, Optimizer, RunSpec, ValuePool};
+use phalanx_ps::{Client, ClientConfig, ClientError, Farewell, RunSpec, ValuePool};
 use std::{
     collections::BTreeMap,
     process,
@@ -64,7 +64,7 @@ pub fn run<J: Job>(job: &J, worker: &Worker) -> Result<(), Halt> {
     let model = job.model(&device::training());
     let plan = worker.plan(params::variables(&model))?;
     let schedule = worker.schedule(job.examples())?;
-    let spec = worker.run_spec(&plan, schedule.batches(), job.settings());
+    let spec = worker.run_spec(&plan, schedule.batches(), job.settings())?;
     worker.introduce(&spec);
 
     let mut client = network.wait(Client::connect(worker.client_config(spec)))?;
@@ -133,17 +133,22 @@ impl Worker {
         Schedule::new(examples, self.settings.batch_size as usize, seed)
     }
 
-    fn run_spec(&self, plan: &Plan, batches: u64, mut settings: BTreeMap<String, String>) -> RunSpec {
+    fn run_spec(
+        &self,
+        plan: &Plan,
+        batches: u64,
+        mut settings: BTreeMap<String, String>,
+    ) -> anyhow::Result<RunSpec> {
         let Settings { batch_size, seed, sharding, .. } = &self.settings;
         settings.insert("batch_size".into(), batch_size.to_string());
         settings.insert("seed".into(), seed.to_string());
         settings.insert("sharding".into(), format!("{sharding:?}").to_lowercase());
-        RunSpec {
+        Ok(RunSpec {
             plan: plan.clone(),
-            optimizer: Optimizer::Sgd { learning_rate: self.settings.learning_rate() },
+            optimizer: self.settings.optimizer.optimizer(self.settings.model).map_err(anyhow::Error::msg)?,
             train_steps: self.settings.total_steps(batches, self.cluster.workers().len()),
             settings,
-        }
+        })
     }
 
     fn introduce(&self, run: &RunSpec) {

@@ -52,6 +52,18 @@ fn epochs_of_each_worker_add_up_when_the_data_is_replicated() {
 }
 
 #[test]
+fn every_optimizer_trains_on_several_ps() {
+    for optimizer in ["momentum", "adagrad", "rmsprop", "adam", "adamw"] {
+        let data = Data::new();
+        let rate = if optimizer == "momentum" { "--learning_rate=0.02" } else { "--learning_rate=0.01" };
+        let flags = ["--ps=2", "--train_steps=300", "--clip_norm=5", "--optimizer", optimizer, rate];
+        let ended = run(data.train(&flags));
+        assert!(ended.assert_code(0).accuracy() > 0.9, "{optimizer}: {}", ended.output);
+        ended.assert_says(optimizer);
+    }
+}
+
+#[test]
 fn the_convnet_trains() {
     let data = Data::new();
     let flags =

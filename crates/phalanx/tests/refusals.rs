@@ -12,6 +12,9 @@ use support::{Data, Hosts, phalanx, run, start};
 fn mistakes_on_the_command_line_exit_with_2() {
     for (line, words) in [
         ("", "nothing to do"),
+        ("train --learning_rate -1", "the learning rate is -1; it must be a number"),
+        ("train --learning_rate nan", "the learning rate is NaN"),
+        ("train --optimizer momentum --momentum 1", "the momentum is 1; it must be from 0 to below 1"),
         ("train --worker 3", "a similar argument exists: '--workers'"),
         ("--job_name=wroker --ps_hosts=p:1 --worker_hosts=w:1", "a similar value exists: 'worker'"),
         ("--job_name=worker --task_index=2 --ps_hosts=p:1 --worker_hosts=w:1,v:1", "there is no worker 2"),

@@ -1,18 +1,23 @@
-//! Plain gradient descent: `new = old - learning_rate * gradient`.
+//! Plain gradient descent, as `torch.optim.SGD`: `value -= learning_rate * g`.
 
-/// Moves every value against its gradient.
-pub fn apply(old: &[f32], gradient: &[f32], new: &mut [f32], learning_rate: f32) {
-    for ((new, old), gradient) in new.iter_mut().zip(old).zip(gradient) {
-        *new = old - learning_rate * gradient;
+use super::{New, Old, Preparation, elementwise};
+
+/// The numbers of one update.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Step {
+    learning_rate: f32,
+}
+
+impl Step {
+    /// An update at a learning rate.
+    pub fn new(learning_rate: f64) -> Self {
+        Self { learning_rate: learning_rate as f32 }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn values_move_against_the_gradient() {
-        let mut new = [0.0; 3];
-        super::apply(&[1.0, 2.0, 3.0], &[2.0, 0.0, -4.0], &mut new, 0.5);
-        assert_eq!(new, [0.0, 2.0, 5.0]);
-    }
+/// Moves every value against its gradient.
+pub fn apply(step: Step, preparation: Preparation, old: Old<'_>, gradient: &[f32], new: New<'_>) {
+    elementwise::no_slot(old, gradient, new, |gradient, value| {
+        value - step.learning_rate * preparation.gradient(gradient, value)
+    });
 }

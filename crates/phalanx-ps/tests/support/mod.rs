@@ -5,7 +5,9 @@
 use bytes::Bytes;
 use phalanx_cluster::{ClusterSpec, Placement, Plan, Variable};
 use phalanx_ps::{
-    Client, ClientConfig, FlatPart, Optimizer, Outcome, PsConfig, PsEvent, RunSpec, serve,
+    Client, ClientConfig, FlatPart, Outcome, PsConfig, PsEvent, RunSpec,
+    optimizer::{Optimizer, Rule},
+    serve,
     wire::{
         FromPs, Gradient, Hello, PROTOCOL, ToPs, Values, from_ps,
         parameter_server_client::ParameterServerClient, to_ps::Message,
@@ -86,9 +88,9 @@ impl Ps {
                 placement: run.plan.placement().to_string(),
                 plan_hash: run.plan.hash(),
                 optimizer: Some(phalanx_ps::wire::Optimizer {
-                    rule: Some(phalanx_ps::wire::optimizer::Rule::Sgd(phalanx_ps::wire::Sgd {
-                        learning_rate: 1.0,
-                    })),
+                    rule: Some(phalanx_ps::wire::optimizer::Rule::Sgd(phalanx_ps::wire::Sgd {})),
+                    learning_rate: Some(phalanx_ps::wire::LearningRate { base: 1.0, ..Default::default() }),
+                    ..Default::default()
                 }),
                 train_steps: run.train_steps,
                 settings: Default::default(),
@@ -113,7 +115,7 @@ pub fn run() -> RunSpec {
     let variable = |name: &str, len| Variable { name: name.into(), shape: vec![len] };
     RunSpec {
         plan: Plan::new(vec![variable("a", 3), variable("b", 2)], Placement::Balanced, 1).unwrap(),
-        optimizer: Optimizer::Sgd { learning_rate: 1.0 },
+        optimizer: Optimizer::new(Rule::Sgd, 1.0),
         train_steps: 1000,
         settings: Default::default(),
     }
@@ -169,7 +171,8 @@ impl Raw {
     }
 
     pub async fn gradient(&mut self, offset: u64, total: u64, data: Bytes) {
-        self.send(Message::Gradient(Gradient { sequence: 1, batch: 0, offset, total, data })).await;
+        self.send(Message::Gradient(Gradient { sequence: 1, offset, total, data, ..Gradient::default() }))
+            .await;
     }
 
     pub async fn next(&mut self) -> Result<Option<from_ps::Message>, Status> {
