@@ -8,6 +8,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let descriptors = protox::compile(["phalanx.proto"], ["proto"])?;
     fs::write(PathBuf::from(env::var("OUT_DIR")?).join("phalanx.bin"), descriptors.encode_to_vec())?;
     // `bytes` fields arrive as slices of the receive buffer instead of copies of it.
-    tonic_prost_build::configure().bytes(".").compile_fds(descriptors)?;
+    // The service is in `service.rs`; the generated client is for tests and other programs.
+    tonic_prost_build::configure().build_server(false).bytes(".").compile_fds(descriptors)?;
     Ok(())
 }

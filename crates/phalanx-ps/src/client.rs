@@ -1,18 +1,22 @@
 //! A worker's side of the conversation with every ps.
 
 use crate::{
+    framing::Incoming,
     optimizer::clip,
     patience::{Patience, Waiting},
     run::RunSpec,
     transport,
     values::Values,
     wire::{
-        self, FromPs, Goodbye, Gradient, Hello, MESSAGE_BYTES, PROTOCOL, Progress, Pull, ToPs, Welcome,
-        from_ps, parameter_server_client::ParameterServerClient, pieces, to_ps::Message,
+        self, FromPs, Goodbye, Gradient, Hello, PROTOCOL, Progress, Pull, TRAIN, ToPs, Welcome, from_ps,
+        pieces, to_ps::Message,
     },
 };
 use bytes::Bytes;
-use futures_util::future::{join_all, try_join_all};
+use futures_util::{
+    StreamExt,
+    future::{join_all, try_join_all},
+};
 use phalanx_cluster::{ClusterSpec, Task};
 use std::{
     ops::Range,
@@ -21,7 +25,7 @@ use std::{
 };
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Code, Status, Streaming};
+use tonic::{Code, Status};
 
 /// How long a ps that accepted the connection may take to answer before it is called anew.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -132,7 +136,7 @@ struct Link {
 
 struct Session {
     to: mpsc::Sender<ToPs>,
-    from: Streaming<FromPs>,
+    from: Incoming<FromPs>,
     welcome: Welcome,
 }
 
@@ -387,9 +391,6 @@ impl Link {
         let ClientConfig { cluster, worker, incarnation, origin, run, .. } = &*self.config;
         let address = cluster.ps().get(self.ps).ok_or_else(|| Failure::Transient("no such ps".into()))?;
         let channel = transport::connect(address).await.map_err(Failure::Transient)?;
-        let mut client = ParameterServerClient::new(channel)
-            .max_decoding_message_size(MESSAGE_BYTES)
-            .max_encoding_message_size(MESSAGE_BYTES);
         let (to, outbound) = mpsc::channel(QUEUE);
         let hello = Hello {
             protocol: PROTOCOL,
@@ -402,8 +403,10 @@ impl Link {
         };
         let hello = ToPs { message: Some(Message::Hello(hello)) };
         to.send(hello).await.map_err(|_| Failure::Transient("the connection was lost".into()))?;
-        let reply = client.train(ReceiverStream::new(outbound)).await;
-        let mut from = reply.map_err(|status| self.failure(&status))?.into_inner();
+        let mut from: Incoming<FromPs> =
+            transport::call(channel, TRAIN, ReceiverStream::new(outbound).map(Ok))
+                .await
+                .map_err(|status| self.failure(&status))?;
         let message = from.message().await.map_err(|status| self.failure(&status))?;
         match message.and_then(|message| message.message) {
             Some(from_ps::Message::Welcome(welcome)) => Ok(Session { to, from, welcome }),

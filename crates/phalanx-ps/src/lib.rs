@@ -13,6 +13,7 @@
 //! - [`RunSpec`]: what all tasks of a run must agree on.
 //! - `service`: the gRPC edge of `state`; [`serve`] runs it until the work is done.
 //! - [`Client`]: a worker's side of the conversation with every ps.
+//! - `framing`: messages on the wire, without copies of their payload.
 //! - `transport`: how a connection is made and accepted, the one place for TLS and tokens.
 //!
 //! This crate knows no Burn, no data set, no file of the user's, and prints nothing.
@@ -22,6 +23,7 @@ compile_error!("values travel as little-endian f32 and are not converted");
 
 mod client;
 mod ending;
+mod framing;
 mod ledger;
 mod membership;
 pub mod optimizer;

@@ -6,7 +6,7 @@ use crate::{
     service::{Service, Shared},
     state::State,
     transport,
-    wire::{DESCRIPTORS, MESSAGE_BYTES, parameter_server_server::ParameterServerServer},
+    wire::DESCRIPTORS,
 };
 use parking_lot::Mutex;
 use phalanx_cluster::{ClusterSpec, Task};
@@ -106,18 +106,15 @@ pub async fn serve(
         on_event,
     });
 
-    let service = ParameterServerServer::new(Service(Arc::clone(&shared)))
-        .max_decoding_message_size(MESSAGE_BYTES)
-        .max_encoding_message_size(MESSAGE_BYTES);
     let (health_reporter, health) = tonic_health::server::health_reporter();
-    health_reporter.set_serving::<ParameterServerServer<Service>>().await;
+    health_reporter.set_serving::<Service>().await;
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(DESCRIPTORS)
         .build_v1()
         .map_err(io::Error::other)?;
     let (close, closing) = tokio::sync::oneshot::channel::<()>();
     let server = transport::server()
-        .add_service(service)
+        .add_service(Service(Arc::clone(&shared)))
         .add_service(health)
         .add_service(reflection)
         .serve_with_incoming_shutdown(transport::incoming(listener)?, async { drop(closing.await) });

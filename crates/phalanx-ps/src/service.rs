@@ -5,19 +5,33 @@
 //! changes nothing.
 
 use crate::{
+    framing::{Incoming, Outgoing},
     membership::Ticket,
     serve::PsEvent,
     state::{Push, Refusal, State},
     store::Pieces,
     values::Values as StoredValues,
-    wire::{self, FromPs, Gradient, ToPs, Values, from_ps, parameter_server_server::ParameterServer, to_ps},
+    wire::{self, FromPs, Gradient, TRAIN, ToPs, Values, from_ps, to_ps},
 };
 use bytes::Bytes;
-use futures_util::{Stream, stream};
+use futures_util::stream;
 use parking_lot::Mutex;
-use std::{collections::VecDeque, pin::Pin, sync::Arc, time::Instant};
+use std::{
+    collections::VecDeque,
+    convert::Infallible,
+    future::{Ready, ready},
+    sync::Arc,
+    task::{Context, Poll},
+    time::Instant,
+};
 use tokio::sync::watch;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{
+    Status,
+    body::Body,
+    codegen::{self, http},
+    metadata::GRPC_CONTENT_TYPE,
+    server::NamedService,
+};
 
 /// What the sessions of one ps share.
 pub(crate) struct Shared {
@@ -28,29 +42,46 @@ pub(crate) struct Shared {
     pub on_event: Box<dyn Fn(PsEvent) + Send + Sync>,
 }
 
+/// The service as HTTP sees it; what tonic would generate, but with our own framing.
+#[derive(Clone)]
 pub(crate) struct Service(pub Arc<Shared>);
 
-#[tonic::async_trait]
-impl ParameterServer for Service {
-    type TrainStream = Pin<Box<dyn Stream<Item = Result<FromPs, Status>> + Send>>;
+impl NamedService for Service {
+    const NAME: &'static str = "phalanx.v1.ParameterServer";
+}
 
-    async fn train(&self, request: Request<Streaming<ToPs>>) -> Result<Response<Self::TrainStream>, Status> {
+impl codegen::Service<http::Request<Body>> for Service {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Ready<Result<http::Response<Body>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        if request.uri().path() != TRAIN {
+            return ready(Ok(Status::unimplemented("there is no such method").into_http()));
+        }
         let session = Session {
             shared: Arc::clone(&self.0),
-            inbound: request.into_inner(),
+            inbound: Incoming::new(request.into_body()),
             seat: None,
             incoming: Pieces::default(),
             outbox: VecDeque::new(),
         };
         // The reply stream drives the session: no task and no channel between a push and its reply.
-        Ok(Response::new(Box::pin(stream::try_unfold(session, Session::next))))
+        let replies = Outgoing::of_server(stream::try_unfold(session, Session::next));
+        let mut response = http::Response::new(Body::new(replies));
+        response.headers_mut().insert(http::header::CONTENT_TYPE, GRPC_CONTENT_TYPE);
+        ready(Ok(response))
     }
 }
 
 /// One worker's conversation.
 struct Session {
     shared: Arc<Shared>,
-    inbound: Streaming<ToPs>,
+    inbound: Incoming<ToPs>,
     seat: Option<Seat>,
     // The vector that is being received.
     incoming: Pieces,

@@ -1,12 +1,20 @@
 //! How a connection is accepted and made. TLS and tokens belong here and nowhere else.
 
+use crate::framing::{Carrier, Incoming, Outgoing};
+use futures_util::Stream;
 use phalanx_cluster::Address;
 use std::{
     io,
     net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs},
     time::Duration,
 };
-use tonic::transport::{Channel, Endpoint, Server, server::TcpIncoming};
+use tonic::{
+    Status,
+    body::Body,
+    codegen::{Service, http},
+    metadata::GRPC_CONTENT_TYPE,
+    transport::{Channel, Endpoint, Server, server::TcpIncoming},
+};
 
 /// A whole piece and more may be under way before the other side must say that it has read it.
 const WINDOW_BYTES: u32 = 16 << 20;
@@ -108,6 +116,35 @@ pub(crate) async fn connect(address: &Address) -> Result<Channel, String> {
         .connect()
         .await
         .map_err(|error| root_cause(&error))
+}
+
+/// Opens a stream of messages both ways.
+pub(crate) async fn call<M, R>(
+    mut channel: Channel,
+    path: &'static str,
+    messages: impl Stream<Item = Result<M, Status>> + Send + 'static,
+) -> Result<Incoming<R>, Status>
+where
+    M: Carrier + 'static,
+    R: prost::Message + Default,
+{
+    let lost = |error: tonic::transport::Error| Status::unavailable(root_cause(&error));
+    let mut request = http::Request::new(Body::new(Outgoing::of_client(messages)));
+    *request.method_mut() = http::Method::POST;
+    *request.uri_mut() = http::Uri::from_static(path);
+    *request.version_mut() = http::Version::HTTP_2;
+    request.headers_mut().insert(http::header::CONTENT_TYPE, GRPC_CONTENT_TYPE);
+    request.headers_mut().insert(http::header::TE, http::HeaderValue::from_static("trailers"));
+    std::future::poll_fn(|context| channel.poll_ready(context)).await.map_err(lost)?;
+    let response = channel.call(request).await.map_err(lost)?;
+    // A call that is refused as a whole has its status in the head of the reply.
+    match Status::from_header_map(response.headers()).filter(|status| status.code() != tonic::Code::Ok) {
+        Some(status) => Err(status),
+        None if response.status() != http::StatusCode::OK => {
+            Err(Status::unimplemented(format!("the answer is HTTP {}", response.status())))
+        }
+        None => Ok(Incoming::new(response.into_body())),
+    }
 }
 
 /// The innermost error, which says what really happened.

@@ -14,6 +14,9 @@ pub const PIECE_BYTES: usize = 1 << 20;
 /// The most bytes in one message: a piece, or a [`Hello`] with the names of very many variables.
 pub const MESSAGE_BYTES: usize = 4 << 20;
 
+/// The path of the one method.
+pub(crate) const TRAIN: &str = "/phalanx.v1.ParameterServer/Train";
+
 /// For the reflection service.
 pub(crate) const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/phalanx.bin"));
 
