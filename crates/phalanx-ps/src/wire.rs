@@ -1,6 +1,7 @@
 //! The messages of `proto/phalanx.proto`, and what both sides must know to speak them.
 
-#![allow(missing_docs)] // Generated; the .proto file has the documentation.
+// Generated: the documentation is in the .proto file, and a message on its way is not kept.
+#![allow(missing_docs, clippy::large_enum_variant)]
 
 tonic::include_proto!("phalanx.v1");
 

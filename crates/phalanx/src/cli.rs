@@ -24,7 +24,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Train on a cluster of this machine: every task is a process of its own, and all end together.
-    Train(TrainArgs),
+    Train(Box<TrainArgs>),
     /// The data to train on.
     #[command(subcommand)]
     Data(DataCommand),

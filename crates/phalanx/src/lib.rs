@@ -50,7 +50,7 @@ pub fn main() -> ExitCode {
     let result = match cli.command {
         Some(Command::Train(args)) => {
             check(&args.settings);
-            launcher::train(args)
+            launcher::train(*args)
         }
         Some(Command::Data(command)) => data(command),
         None => task(cli.task),

@@ -5,7 +5,8 @@ use anyhow::Context;
 use phalanx_cluster::Placement;
 use serde::{Deserialize, Serialize};
 use std::{
-    fs,
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
@@ -146,8 +147,15 @@ impl Settings {
     /// Writes the settings to a folder, so that the run can be repeated.
     pub fn write(&self, folder: &Path) -> anyhow::Result<PathBuf> {
         let path = folder.join(CONFIG);
-        let text = serde_json::to_string_pretty(self)?;
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        // Whole or not at all, and as open as the user's umask allows.
+        let write = || -> anyhow::Result<()> {
+            let permissions = Permissions::from_mode(0o666);
+            let mut file = tempfile::Builder::new().permissions(permissions).tempfile_in(folder)?;
+            serde_json::to_writer_pretty(&mut file, self)?;
+            file.persist(&path)?;
+            Ok(())
+        };
+        write().with_context(|| format!("cannot write {}", path.display()))?;
         Ok(path)
     }
 
