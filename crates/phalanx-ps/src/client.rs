@@ -128,8 +128,8 @@ struct Link {
     ps: usize,
     shard: Range<usize>,
     session: Option<Session>,
-    // Of the ps that values have come from.
-    incarnation: Option<u64>,
+    // The run that values have come of; 0 while none have.
+    run_id: u64,
     // Handed out while connecting.
     batches: Vec<u64>,
 }
@@ -169,7 +169,7 @@ impl Client {
         let config = Arc::new(config);
         let links = config.run.plan.shards().iter().enumerate().map(|(ps, shard)| {
             let (config, shard) = (Arc::clone(&config), shard.clone());
-            let mut link = Link { config, ps, shard, session: None, incarnation: None, batches: Vec::new() };
+            let mut link = Link { config, ps, shard, session: None, run_id: 0, batches: Vec::new() };
             async move {
                 link.reconnect(&mut Patience::new(Instant::now())).await?;
                 Ok::<_, ClientError>(link)
@@ -259,7 +259,7 @@ impl Link {
         loop {
             match self.attempt_and_report(request, values, &mut patience).await {
                 Ok(progress) => {
-                    self.incarnation = self.session.as_ref().map(|session| session.welcome.incarnation);
+                    self.run_id = progress.run_id;
                     return Ok(progress);
                 }
                 Err(Failure::Final(error)) => return Err(error),
@@ -400,6 +400,7 @@ impl Link {
             incarnation: *incarnation,
             origin: origin.clone(),
             run: Some(run.to_wire()),
+            run_id: self.run_id,
         };
         let hello = ToPs { message: Some(Message::Hello(hello)) };
         to.send(hello).await.map_err(|_| Failure::Transient("the connection was lost".into()))?;
@@ -415,15 +416,11 @@ impl Link {
     }
 
     fn adopt(&mut self, session: Session) -> Result<(), ClientError> {
-        let Welcome { progress, incarnation, .. } = &session.welcome;
+        let progress = &session.welcome.progress;
         // To a worker that took part, the end comes with the reply to its request, and the last values.
-        let done = |progress: &&Progress| progress.over && progress.saved && self.incarnation.is_none();
+        let done = |progress: &&Progress| progress.over && progress.saved && self.run_id == 0;
         if let Some(progress) = progress.as_ref().filter(done) {
             return Err(ClientError::Over { updates: progress.version });
-        }
-        if self.incarnation.is_some_and(|before| before != *incarnation) {
-            let (ps, address) = self.name();
-            return Err(ClientError::Lost { ps, address });
         }
         self.batches.extend(progress.iter().flat_map(|progress| &progress.batches));
         self.session = Some(session);
@@ -443,6 +440,10 @@ impl Link {
         match status.code() {
             Code::FailedPrecondition | Code::AlreadyExists | Code::InvalidArgument => {
                 Failure::Final(self.refused(status.message().into()))
+            }
+            Code::DataLoss => {
+                let (ps, address) = self.name();
+                Failure::Final(ClientError::Lost { ps, address })
             }
             Code::Unimplemented => Failure::Final(self.refused("it is not a parameter server".into())),
             Code::OutOfRange => Failure::Final(self.refused(status.message().into())),

@@ -296,7 +296,7 @@ mod tests {
             total: 9,
             data: Bytes::from(vec![42; len]),
         };
-        let welcome = from_ps::Message::Welcome(Welcome { incarnation: 5, ..Welcome::default() });
+        let welcome = from_ps::Message::Welcome(Welcome { initialised: true, ..Welcome::default() });
         let messages = [welcome, from_ps::Message::Values(values(0)), from_ps::Message::Values(values(300))];
         messages.map(|message| FromPs { message: Some(message) }).into()
     }

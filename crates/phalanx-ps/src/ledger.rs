@@ -17,6 +17,15 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
+    /// A ledger in which all batches before `next` were handed out.
+    pub fn from(next: u64) -> Self {
+        Self { next, ..Self::default() }
+    }
+
+    /// The first batch that was never handed out.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
     /// Hands out batches until the worker has enough of them, and says which are new.
     pub fn top_up(&mut self, worker: usize) -> Vec<u64> {
         let mut new = Vec::new();

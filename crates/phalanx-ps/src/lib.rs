@@ -4,6 +4,7 @@
 //! The rules are plain data structures with no I/O; the shell round them is thin:
 //!
 //! - [`optimizer`]: one update of a flat vector of values by a flat vector of gradients.
+//! - `arena`: the memory of a store, which may outlive the process; `kept`: the file it lies in then.
 //! - `store`: the values of one shard, and which pushes were applied to them.
 //! - [`Values`]: vectors that are shared and not copied.
 //! - `membership`: which workers are here, and which of them is the chief.
@@ -21,9 +22,11 @@
 #[cfg(target_endian = "big")]
 compile_error!("values travel as little-endian f32 and are not converted");
 
+mod arena;
 mod client;
 mod ending;
 mod framing;
+mod kept;
 mod ledger;
 mod membership;
 pub mod optimizer;

@@ -2,6 +2,7 @@
 
 use crate::{
     ending::MayGo,
+    kept::{Keeper, Unusable},
     patience::{Patience, Waiting},
     service::{Service, Shared},
     state::State,
@@ -13,8 +14,9 @@ use phalanx_cluster::{ClusterSpec, Task};
 use std::{
     fmt, io,
     net::TcpListener,
+    path::PathBuf,
     sync::Arc,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 use tokio::sync::watch;
 
@@ -29,6 +31,8 @@ pub struct PsConfig {
     pub index: usize,
     /// The cluster it is part of.
     pub cluster: ClusterSpec,
+    /// Where its state is kept, so that it outlives the process; nowhere if `None`.
+    pub state_dir: Option<PathBuf>,
     /// Told of everything that a person may want to know.
     pub on_event: Box<dyn Fn(PsEvent) + Send + Sync>,
 }
@@ -59,6 +63,20 @@ pub enum PsEvent {
         /// What the worker was told.
         reason: String,
     },
+    /// It goes on where an earlier life of it was killed.
+    Resumed {
+        /// The updates made before.
+        updates: u64,
+        /// Where they were kept.
+        path: PathBuf,
+    },
+    /// A state that was found is not used.
+    SetAside {
+        /// Where it is now.
+        path: PathBuf,
+        /// Why it is not used.
+        reason: String,
+    },
     /// The chief brought the values to begin with.
     Initialised {
         /// The number of parameters of the shard.
@@ -72,7 +90,7 @@ pub enum PsEvent {
 }
 
 /// How the life of a ps ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The run is over.
     Finished {
@@ -88,6 +106,8 @@ pub enum Outcome {
     Stopped {
         /// The updates applied to this shard.
         updates: u64,
+        /// Where they are kept, if they are.
+        kept_in: Option<PathBuf>,
     },
 }
 
@@ -97,10 +117,20 @@ pub async fn serve(
     config: PsConfig,
     mut stop: watch::Receiver<bool>,
 ) -> io::Result<Outcome> {
-    let PsConfig { index, cluster, on_event } = config;
-    let incarnation = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64);
+    let PsConfig { index, cluster, state_dir, on_event } = config;
+    let mut state = State::new(index, cluster.clone(), Instant::now());
+    if let Some(folder) = state_dir {
+        let keeper = Keeper::new(&folder, &cluster, index);
+        let cannot = |error: io::Error| {
+            let folder = folder.display();
+            io::Error::other(format!(
+                "the state cannot be kept in {folder}: {error}; give another --state_dir, or `off`"
+            ))
+        };
+        find_state(&mut state, keeper.map_err(cannot)?, &cluster, &on_event).map_err(cannot)?;
+    }
     let shared = Arc::new(Shared {
-        state: Mutex::new(State::new(index, cluster.clone(), incarnation, Instant::now())),
+        state: Mutex::new(state),
         changed: watch::Sender::new(()),
         stop: stop.clone(),
         on_event,
@@ -135,11 +165,44 @@ pub async fn serve(
         server.abort();
     }
     let updates = shared.state.lock().store().map_or(0, |store| store.version());
+    let kept_in = shared.state.lock().kept_in().map(PathBuf::from);
+    if may_go == MayGo::Done {
+        shared.state.lock().forget()?;
+    }
     Ok(match may_go {
         MayGo::Done => Outcome::Finished { updates },
         MayGo::Unsaved => Outcome::Unsaved { updates },
-        MayGo::No => Outcome::Stopped { updates },
+        MayGo::No => Outcome::Stopped { updates, kept_in },
     })
+}
+
+/// Goes on with the state that an earlier life has left, or puts it out of the way.
+fn find_state(
+    state: &mut State,
+    mut keeper: Keeper,
+    cluster: &ClusterSpec,
+    on_event: &(dyn Fn(PsEvent) + Send + Sync),
+) -> io::Result<()> {
+    let unusable = match keeper.find(cluster.ps().len(), cluster.workers().len()) {
+        Ok(None) => None,
+        Ok(Some(found)) => {
+            if state.resume(found, Instant::now()) {
+                let updates = state.store().map_or(0, |store| store.version());
+                on_event(PsEvent::Resumed { updates, path: keeper.path().into() });
+                None
+            } else {
+                Some("it is damaged".to_string())
+            }
+        }
+        Err(Unusable::InUse) => return Err(io::Error::other("another process is using it")),
+        Err(Unusable::Because(reason)) => Some(reason),
+    };
+    if let Some(reason) = unusable {
+        let path = keeper.set_aside()?;
+        on_event(PsEvent::SetAside { path, reason });
+    }
+    state.keep(keeper);
+    Ok(())
 }
 
 async fn until_it_may_go(shared: &Shared, cluster: &ClusterSpec) -> MayGo {
@@ -182,6 +245,12 @@ impl fmt::Display for PsEvent {
             }
             Self::Refused { worker: Some(worker), reason } => write!(f, "refused worker {worker}: {reason}"),
             Self::Refused { worker: None, reason } => write!(f, "refused a caller: {reason}"),
+            Self::Resumed { updates, path } => {
+                write!(f, "going on after {updates} updates, kept in {}", path.display())
+            }
+            Self::SetAside { path, reason } => {
+                write!(f, "found a state that is not used: {reason}; it is now {}", path.display())
+            }
             Self::Initialised { parameters } => write!(f, "holding {parameters} parameters"),
             Self::Over { updates } => write!(f, "the run is over after {updates} updates"),
         }

@@ -142,7 +142,12 @@ impl Session {
 
     fn hello(&mut self, hello: wire::Hello) -> Result<(), Refusal> {
         let (worker, incarnation, origin) = (hello.worker as usize, hello.incarnation, hello.origin.clone());
-        let (ticket, welcome) = self.shared.state.lock().hello(hello)?;
+        let result = self.shared.state.lock().hello(hello, Instant::now());
+        if let Some(path) = self.shared.state.lock().take_set_aside() {
+            let reason = "its run is gone".into();
+            (self.shared.on_event)(PsEvent::SetAside { path, reason });
+        }
+        let (ticket, welcome) = result?;
         let shared = Arc::clone(&self.shared);
         self.seat = Some(Seat { shared, ticket, incarnation, in_order: false });
         (self.shared.on_event)(PsEvent::Joined { worker, origin });
@@ -152,9 +157,9 @@ impl Session {
     }
 
     fn initialise(&mut self, piece: Values) -> Result<(), Refusal> {
-        let Some(ticket) = self.ticket() else { return Ok(()) };
+        let Some(&Seat { ticket, incarnation, .. }) = self.seat.as_ref() else { return Ok(()) };
         if self.receive("the initial values", piece.offset, piece.total, piece.data)? {
-            self.shared.state.lock().initialise(ticket, &self.incoming)?;
+            self.shared.state.lock().initialise(ticket, incarnation, &self.incoming)?;
             let parameters = self.incoming.bytes() / size_of::<f32>();
             self.incoming.clear();
             (self.shared.on_event)(PsEvent::Initialised { parameters });
@@ -247,6 +252,9 @@ impl Session {
             Refusal::Mismatch(reason) => (tonic::Code::FailedPrecondition, reason),
             Refusal::Duplicate(reason) => (tonic::Code::AlreadyExists, reason),
             Refusal::Invalid(reason) => (tonic::Code::InvalidArgument, reason),
+            Refusal::Lost => (tonic::Code::DataLoss, "it does not have the values of this run".into()),
+            // Nobody is turned away for good, so there is nothing to tell.
+            Refusal::NotYet(reason) => return Status::unavailable(reason),
         };
         (self.shared.on_event)(PsEvent::Refused {
             worker: self.ticket().map(|ticket| ticket.worker),

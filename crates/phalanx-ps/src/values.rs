@@ -14,6 +14,11 @@ pub struct Values(Bytes);
 pub struct ValuePool(Arc<Mutex<Vec<Vec<f32>>>>);
 
 impl Values {
+    /// Values of whole little-endian f32, aligned as f32.
+    pub(crate) fn new(bytes: Bytes) -> Self {
+        Self(bytes)
+    }
+
     /// The values.
     pub fn as_slice(&self) -> &[f32] {
         bytemuck::cast_slice(&self.0)

@@ -1,6 +1,7 @@
 //! Which task of which cluster this process is: from flags, or from `TF_CONFIG`.
 
 use phalanx_cluster::{ClusterSpec, JobName, Task, tf_config};
+use std::path::PathBuf;
 
 /// The flags that say who this process is.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -21,6 +22,10 @@ pub struct ClusterArgs {
     /// Listen beyond loopback without TLS and a token, on a network that is trusted.
     #[arg(long, help_heading = "Cluster")]
     pub insecure: bool,
+    /// Folder in which a ps keeps its parameters, so that it goes on where it was after it was killed; or `off`
+    /// [default: the user's folder for state].
+    #[arg(long, value_name = "DIR|off", overrides_with = "state_dir", help_heading = "Cluster")]
+    pub state_dir: Option<PathBuf>,
 }
 
 /// Which task this process is.
@@ -42,6 +47,14 @@ impl ClusterArgs {
     pub fn is_empty(&self) -> bool {
         let Self { job_name, task_index, ps_hosts, worker_hosts, .. } = self;
         job_name.is_none() && task_index.is_none() && ps_hosts.is_none() && worker_hosts.is_none()
+    }
+
+    /// Where a ps keeps its state, if anywhere.
+    pub fn state_dir(&self) -> Option<PathBuf> {
+        match &self.state_dir {
+            Some(folder) => (folder.as_os_str() != "off").then(|| folder.clone()),
+            None => dirs::state_dir().or_else(dirs::data_local_dir).map(|folder| folder.join("phalanx")),
+        }
     }
 
     /// Who this process is, by these flags and the value of `TF_CONFIG`. Errors are for the user.
@@ -115,7 +128,7 @@ mod tests {
             task_index: index,
             ps_hosts: text(ps),
             worker_hosts: text(workers),
-            insecure: false,
+            ..ClusterArgs::default()
         }
     }
 

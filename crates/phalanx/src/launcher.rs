@@ -130,6 +130,8 @@ impl Cluster {
                 .args([format!("--job_name={}", task.job), format!("--task_index={}", task.index)])
                 .args([format!("--ps_hosts={ps_hosts}"), format!("--worker_hosts={worker_hosts}")])
                 .arg(format!("--parent_pid={}", process::id()))
+                // If a ps dies here, so does the run.
+                .arg("--state_dir=off")
                 .arg("--config")
                 .arg(config)
                 .env_remove("TF_CONFIG")

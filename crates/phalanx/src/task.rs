@@ -2,7 +2,7 @@
 
 use crate::{
     cli::{Launched, TaskArgs},
-    identity::Identity,
+    identity::{ClusterArgs, Identity},
     mnist::Mnist,
     parent,
     report::{Event, LogFormat, Report},
@@ -45,7 +45,7 @@ pub fn run(args: TaskArgs, identity: Identity) -> anyhow::Result<ExitCode> {
     };
     let running = Running { cluster, task, report, stop };
     let result = match task.job {
-        JobName::Ps => running.ps(&args.launched, args.cluster.insecure),
+        JobName::Ps => running.ps(&args.launched, &args.cluster),
         JobName::Worker => running.worker(&args.launched, settings),
         JobName::Evaluator => {
             running
@@ -61,21 +61,22 @@ pub fn run(args: TaskArgs, identity: Identity) -> anyhow::Result<ExitCode> {
 }
 
 impl Running {
-    fn ps(&self, launched: &Launched, insecure: bool) -> anyhow::Result<ExitCode> {
+    fn ps(&self, launched: &Launched, args: &ClusterArgs) -> anyhow::Result<ExitCode> {
         let listener = if launched.listen_on_stdin {
             TcpListener::from(std::io::stdin().as_fd().try_clone_to_owned()?)
         } else {
-            phalanx_ps::listen(self.cluster.address(self.task)?, insecure)?
+            phalanx_ps::listen(self.cluster.address(self.task)?, args.insecure)?
         };
         self.report.note(format!("listening on {}", listener.local_addr()?));
         let report = self.report.clone();
         let on_event = Box::new(move |event: PsEvent| match event {
-            PsEvent::Refused { .. } | PsEvent::Left { in_order: false, .. } => {
+            PsEvent::Refused { .. } | PsEvent::SetAside { .. } | PsEvent::Left { in_order: false, .. } => {
                 report.warning(event.to_string());
             }
             _ => report.note(event.to_string()),
         });
-        let config = PsConfig { index: self.task.index, cluster: self.cluster.clone(), on_event };
+        let (index, cluster, state_dir) = (self.task.index, self.cluster.clone(), args.state_dir());
+        let config = PsConfig { index, cluster, state_dir, on_event };
         // Two threads: one worker's push is received while another's is applied.
         let network = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         match network.block_on(phalanx_ps::serve(listener, config, self.stop.receiver()))? {
@@ -86,9 +87,17 @@ impl Running {
             Outcome::Unsaved { updates } => {
                 bail!("the run was over after {updates} updates, but no worker came to save its result")
             }
-            Outcome::Stopped { updates: 0 } => Ok(self.interrupted()),
-            Outcome::Stopped { updates } => {
-                self.report.warning(format!("after {updates} updates, the parameters are gone"));
+            Outcome::Stopped { updates, kept_in } => {
+                match kept_in {
+                    Some(path) => self.report.note(format!(
+                        "{updates} updates are kept in {}: start this ps again with the same flags, and it goes on",
+                        path.display()
+                    )),
+                    None if updates > 0 => {
+                        self.report.warning(format!("after {updates} updates, the parameters are gone"));
+                    }
+                    None => {}
+                }
                 Ok(self.interrupted())
             }
         }

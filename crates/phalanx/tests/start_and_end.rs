@@ -125,14 +125,19 @@ fn a_worker_that_is_started_again_takes_its_place_again() {
 #[test]
 fn a_ps_that_lost_its_parameters_is_found_out() {
     let (data, hosts) = (Data::new(), Hosts::new(2, 2));
-    let first = start(hosts.task("ps", 0));
-    let second = start(hosts.task("ps", 1));
+    let forgetful = |index| {
+        let mut ps = hosts.task("ps", index);
+        ps.arg("--state_dir=off");
+        ps
+    };
+    let first = start(forgetful(0));
+    let second = start(forgetful(1));
     let chief = start(hosts.worker(0, &data, 1_000_000_000));
     let other = start(hosts.worker(1, &data, 1_000_000_000));
     other.wait_for("first step");
     second.signal(Signal::KILL);
     second.wait();
-    let second = start(hosts.task("ps", 1));
+    let second = start(forgetful(1));
     for worker in [chief, other] {
         worker.wait().assert_code(1).assert_says("ps 1 at").assert_says("has lost its parameters");
     }
@@ -186,6 +191,7 @@ fn tf_config_stands_for_the_flags() {
     let task = |job: &str, results: &str| {
         let mut command = phalanx();
         command.env("TF_CONFIG", config(job)).args(data.flags(results)).arg("--train_steps=50");
+        command.arg(format!("--state_dir={}", hosts.state_dir().display()));
         command
     };
     let tasks =

@@ -52,7 +52,7 @@ impl Ps {
             let events = Arc::clone(&events);
             Box::new(move |event| events.lock().unwrap().push(event))
         };
-        let config = PsConfig { index: 0, cluster: cluster.clone(), on_event };
+        let config = PsConfig { index: 0, cluster: cluster.clone(), state_dir: None, on_event };
         let running = tokio::spawn(serve(listener, config, stopped));
         Self { address, cluster, events, stop, running }
     }
@@ -95,6 +95,7 @@ impl Ps {
                 train_steps: run.train_steps,
                 settings: Default::default(),
             }),
+            run_id: 0,
         }
     }
 

@@ -54,11 +54,13 @@ impl Port {
 pub struct Hosts {
     ports: Vec<Port>,
     ps: usize,
+    state: TempDir,
 }
 
 impl Hosts {
     pub fn new(ps: usize, workers: usize) -> Self {
-        Self { ports: (0..ps + workers).map(|_| Port::reserve()).collect(), ps }
+        let ports = (0..ps + workers).map(|_| Port::reserve()).collect();
+        Self { ports, ps, state: tempfile::tempdir().unwrap() }
     }
 
     pub fn ps(&self) -> String {
@@ -67,6 +69,11 @@ impl Hosts {
 
     pub fn workers(&self) -> String {
         join(&self.ports[self.ps..])
+    }
+
+    /// Where the ps of this cluster keep their state.
+    pub fn state_dir(&self) -> &Path {
+        self.state.path()
     }
 
     /// One task, by the flags that the seeds use.
@@ -78,6 +85,7 @@ impl Hosts {
             format!("--job_name={job}"),
             format!("--task_index={index}"),
         ]);
+        command.arg(format!("--state_dir={}", self.state_dir().display()));
         command
     }
 
