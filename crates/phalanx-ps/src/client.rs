@@ -8,7 +8,7 @@ use crate::{
     transport,
     values::Values,
     wire::{
-        self, FromPs, Goodbye, Gradient, Hello, PROTOCOL, Progress, Pull, TRAIN, ToPs, Welcome, from_ps,
+        self, Ask, FromPs, Goodbye, Gradient, Hello, PROTOCOL, Progress, Pull, TRAIN, ToPs, Welcome, from_ps,
         pieces, to_ps::Message,
     },
 };
@@ -32,6 +32,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the last pushes may take from one ps to the others.
 const LAST_PUSHES: Duration = Duration::from_secs(2);
 const BETWEEN_PULLS: Duration = Duration::from_millis(20);
+/// For how long a farewell that matters is tried.
+const SAVED_FAREWELL: Duration = Duration::from_secs(3);
 /// How long a farewell may take.
 const FAREWELL: Duration = Duration::from_millis(500);
 /// Pieces on their way to the connection.
@@ -72,6 +74,17 @@ pub enum ClientError {
         /// What it said.
         reason: String,
     },
+    /// The gradient has a value that is not a number, or infinite; it was sent to nobody.
+    #[error(
+        "the gradient has {value} at {name}; it was not applied, the parameters are untouched. Training has \
+         diverged: try a smaller --learning_rate"
+    )]
+    NotFinite {
+        /// The value.
+        value: f32,
+        /// The variable and the place in it.
+        name: String,
+    },
     /// A ps was restarted and has no values any more.
     #[error("{ps} at {address} was restarted and has lost its parameters; start the run again")]
     Lost {
@@ -98,10 +111,25 @@ pub struct Step {
     pub global_step: u64,
     /// The run has ended.
     pub over: bool,
+    /// Its result is saved.
+    pub saved: bool,
     /// This worker has the chief's duties.
     pub chief: bool,
     /// Batches handed to this worker since the last exchange.
     pub batches: Vec<u64>,
+    /// They are all that this worker has in hand: the connection was made anew, and what it had before was given
+    /// back.
+    pub anew: bool,
+}
+
+impl Step {
+    fn new(progress: Progress, welcomed: Option<Vec<u64>>) -> Self {
+        let Progress { version: global_step, over, chief, saved, batches: handed_out, .. } = progress;
+        let anew = welcomed.is_some();
+        let mut batches = welcomed.unwrap_or_default();
+        batches.extend(handed_out);
+        Self { global_step, over, saved, chief, batches, anew }
+    }
 }
 
 /// With what a worker leaves.
@@ -130,8 +158,8 @@ struct Link {
     session: Option<Session>,
     // The run that values have come of; 0 while none have.
     run_id: u64,
-    // Handed out while connecting.
-    batches: Vec<u64>,
+    // Handed out while connecting, since the last exchange.
+    batches: Option<Vec<u64>>,
 }
 
 struct Session {
@@ -147,6 +175,7 @@ enum Request<'a> {
         initial: &'a [FlatPart],
     },
     Pull,
+    Ask,
     Push {
         sequence: u64,
         batch: u64,
@@ -169,16 +198,16 @@ impl Client {
         let config = Arc::new(config);
         let links = config.run.plan.shards().iter().enumerate().map(|(ps, shard)| {
             let (config, shard) = (Arc::clone(&config), shard.clone());
-            let mut link = Link { config, ps, shard, session: None, run_id: 0, batches: Vec::new() };
+            let mut link = Link { config, ps, shard, session: None, run_id: 0, batches: None };
             async move {
                 link.reconnect(&mut Patience::new(Instant::now())).await?;
                 Ok::<_, ClientError>(link)
             }
         });
         let links = try_join_all(links).await?;
-        // A ps that has no values beside others that were trained has lost its own.
+        // A ps that wants initial values beside others that were trained has lost its own.
         let trained = links.iter().any(|link| link.progress().is_some_and(|progress| progress.version > 0));
-        if let Some(empty) = links.iter().find(|link| trained && !link.has_values()) {
+        if let Some(empty) = links.iter().find(|link| trained && link.wants_initial_values()) {
             let (ps, address) = empty.name();
             return Err(ClientError::Lost { ps, address });
         }
@@ -219,8 +248,34 @@ impl Client {
     ) -> Result<Step, ClientError> {
         self.sequence += 1;
         let sequence = self.sequence;
+        if self.links.len() > 1 {
+            self.check(gradient)?;
+        }
         let norm = self.config.run.optimizer.clip_norm.map(|_| norm(gradient));
         Ok(self.exchange(&Request::Push { sequence, batch, norm, parts: gradient }, values).await?.0)
+    }
+
+    // Each ps refuses a gradient that is not finite, but others may have applied their part of it by then.
+    fn check(&self, gradient: &[FlatPart]) -> Result<(), ClientError> {
+        for part in gradient {
+            let floats = bytemuck::pod_collect_to_vec::<u8, f32>(&part.data);
+            let Some(place) = floats.iter().position(|value| !value.is_finite()) else { continue };
+            let (element, plan) = (part.start + place, &self.config.run.plan);
+            let shard = plan.shards().iter().enumerate().find(|(_, shard)| shard.contains(&element));
+            let name = shard.map(|(ps, shard)| plan.name_of(ps, element - shard.start)).unwrap_or_default();
+            return Err(ClientError::NotFinite { value: floats[place], name });
+        }
+        Ok(())
+    }
+
+    /// Where the run stands, by the word of ps 0.
+    pub async fn ask(&mut self) -> Result<Step, ClientError> {
+        let link = self.links.first_mut();
+        let progress = match link {
+            Some(link) => link.exchange(&Request::Ask, &mut []).await?,
+            None => Progress::default(),
+        };
+        Ok(Step::new(progress, None))
     }
 
     /// Leaves in order.
@@ -243,11 +298,8 @@ impl Client {
         let replies = try_join_all(exchanges).await?;
         let lowest = replies.iter().map(|progress| progress.version).min().unwrap_or_default();
         let progress = replies.into_iter().next().unwrap_or_default();
-        let mut batches =
-            self.links.first_mut().map(|link| std::mem::take(&mut link.batches)).unwrap_or_default();
-        batches.extend(progress.batches);
-        let Progress { version: global_step, over, chief, .. } = progress;
-        Ok((Step { global_step, over, chief, batches }, lowest))
+        let welcomed = self.links.first_mut().and_then(|link| link.batches.take());
+        Ok((Step::new(progress, welcomed), lowest))
     }
 }
 
@@ -304,6 +356,7 @@ impl Link {
         let sent = match request {
             Request::Begin { initial } => self.send_begin(initial).await,
             Request::Pull => self.send(Message::Pull(Pull {})).await,
+            Request::Ask => self.send(Message::Ask(Ask {})).await,
             Request::Push { sequence, batch, norm, parts } => {
                 let head =
                     Gradient { sequence: *sequence, batch: *batch, norm: *norm, ..Gradient::default() };
@@ -348,8 +401,10 @@ impl Link {
         loop {
             let session = self.session.as_mut().ok_or_else(|| Failure::Transient("not connected".into()))?;
             let message = session.from.message().await.map_err(|status| self.failure(&status))?;
-            let Some(from_ps::Message::Values(piece)) = message.and_then(|message| message.message) else {
-                return Err(Failure::Transient("the connection was closed".into()));
+            let piece = match message.and_then(|message| message.message) {
+                Some(from_ps::Message::Values(piece)) => piece,
+                Some(from_ps::Message::Progress(progress)) => return Ok(progress),
+                _ => return Err(Failure::Transient("the connection was closed".into())),
             };
             progress = progress.or(piece.progress);
             // Pieces come in order and without gaps; anything else is not our ps.
@@ -422,18 +477,41 @@ impl Link {
         if let Some(progress) = progress.as_ref().filter(done) {
             return Err(ClientError::Over { updates: progress.version });
         }
-        self.batches.extend(progress.iter().flat_map(|progress| &progress.batches));
+        self.batches = progress.as_ref().map(|progress| progress.batches.clone());
         self.session = Some(session);
         Ok(())
     }
 
     async fn leave(mut self, farewell: Farewell) {
+        let deadline = Instant::now() + SAVED_FAREWELL;
+        // That the result is saved is worth another attempt: the ps would wait for somebody to do it.
+        while !self.say_goodbye(farewell).await && farewell == Farewell::Saved && Instant::now() < deadline {
+            let mut patience = Patience::new(Instant::now());
+            let reconnected = tokio::time::timeout_at(deadline.into(), self.reconnect(&mut patience)).await;
+            if !matches!(reconnected, Ok(Ok(()))) {
+                return;
+            }
+        }
+    }
+
+    /// Whether the ps has heard it: it closes its half of the stream then.
+    async fn say_goodbye(&mut self, farewell: Farewell) -> bool {
         let (over, saved) = (farewell != Farewell::Early, farewell == Farewell::Saved);
-        drop(self.send(Message::Goodbye(Goodbye { over, saved })).await);
-        let Some(Session { to, mut from, .. }) = self.session.take() else { return };
-        drop(to);
-        // The ps closes its half once it has read the farewell.
-        drop(tokio::time::timeout(FAREWELL, async { while let Ok(Some(_)) = from.message().await {} }).await);
+        let goodbye = async {
+            if self.send(Message::Goodbye(Goodbye { over, saved })).await.is_err() {
+                return false;
+            }
+            let Some(Session { to, mut from, .. }) = self.session.take() else { return false };
+            drop(to);
+            loop {
+                match from.message().await {
+                    Ok(Some(_)) => {}
+                    Ok(None) => return true,
+                    Err(_) => return false,
+                }
+            }
+        };
+        tokio::time::timeout(FAREWELL, goodbye).await.unwrap_or(false)
     }
 
     fn failure(&self, status: &Status) -> Failure {

@@ -71,7 +71,7 @@ impl Carrier for FromPs {
                 let data = std::mem::take(&mut values.data);
                 Payload::new(2, 4, values, data)
             }
-            from_ps::Message::Welcome(_) => None,
+            from_ps::Message::Welcome(_) | from_ps::Message::Progress(_) => None,
         }
     }
 }

@@ -33,6 +33,9 @@ use tonic::{
     server::NamedService,
 };
 
+/// The longest reason for a refusal.
+const MAX_REASON: usize = 4000;
+
 /// What the sessions of one ps share.
 pub(crate) struct Shared {
     pub state: Mutex<State>,
@@ -67,6 +70,8 @@ impl codegen::Service<http::Request<Body>> for Service {
             shared: Arc::clone(&self.0),
             inbound: Incoming::new(request.into_body()),
             seat: None,
+            changed: self.0.changed.subscribe(),
+            pull_waits: false,
             incoming: Pieces::default(),
             outbox: VecDeque::new(),
         };
@@ -83,6 +88,10 @@ struct Session {
     shared: Arc<Shared>,
     inbound: Incoming<ToPs>,
     seat: Option<Seat>,
+    // Rung at every change that somebody may wait for.
+    changed: watch::Receiver<()>,
+    // The worker has asked for values, and there are none yet.
+    pull_waits: bool,
     // The vector that is being received.
     incoming: Pieces,
     outbox: VecDeque<FromPs>,
@@ -99,7 +108,12 @@ struct Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         let Self { shared, ticket, in_order, .. } = self;
-        if shared.state.lock().leave(*ticket, Instant::now()) {
+        let mut state = shared.state.lock();
+        // Whoever was told that the run is over may just hang up.
+        *in_order |= state.is_over();
+        let gone = state.leave(*ticket, Instant::now());
+        drop(state);
+        if gone {
             (shared.on_event)(PsEvent::Left { worker: ticket.worker, in_order: *in_order });
             shared.changed.send_replace(());
         }
@@ -115,19 +129,31 @@ impl Session {
             let mut stop = self.shared.stop.clone();
             let message = tokio::select! {
                 message = self.inbound.message() => message?,
+                _ = self.changed.changed(), if self.pull_waits => {
+                    self.pull();
+                    continue;
+                }
                 _ = stop.wait_for(|stop| *stop) => return Err(Status::unavailable("the ps was stopped")),
             };
             let Some(message) = message.map(|message| message.message) else { return Ok(None) };
-            self.handle(message).await.map_err(|refusal| self.refuse(refusal))?;
+            self.handle(message).map_err(|refusal| self.refuse(refusal))?;
         }
     }
 
-    async fn handle(&mut self, message: Option<to_ps::Message>) -> Result<(), Refusal> {
+    fn handle(&mut self, message: Option<to_ps::Message>) -> Result<(), Refusal> {
         use to_ps::Message;
         match (message, &mut self.seat) {
             (Some(Message::Hello(hello)), None) => self.hello(hello),
             (Some(Message::Initial(values)), Some(_)) => self.initialise(values),
-            (Some(Message::Pull(_)), Some(_)) => self.pull().await,
+            (Some(Message::Pull(_)), Some(_)) => {
+                self.pull();
+                Ok(())
+            }
+            (Some(Message::Ask(_)), Some(seat)) => {
+                let progress = self.shared.state.lock().ask(seat.ticket.worker);
+                self.outbox.push_back(FromPs { message: Some(from_ps::Message::Progress(progress)) });
+                Ok(())
+            }
             (Some(Message::Gradient(gradient)), Some(_)) => self.gradient(gradient),
             (Some(Message::Goodbye(goodbye)), Some(seat)) => {
                 seat.in_order = true;
@@ -168,24 +194,13 @@ impl Session {
         Ok(())
     }
 
-    async fn pull(&mut self) -> Result<(), Refusal> {
-        let Some(Ticket { worker, .. }) = self.ticket() else { return Ok(()) };
-        let mut changed = self.shared.changed.subscribe();
-        let mut stop = self.shared.stop.clone();
-        loop {
-            {
-                let mut state = self.shared.state.lock();
-                if let Some((progress, values)) = state.pull(worker) {
-                    drop(state);
-                    self.reply(progress, &values);
-                    return Ok(());
-                }
-            }
-            // A stop, and a worker that hangs up while it waits, are noticed by the caller.
-            tokio::select! {
-                _ = changed.changed() => {}
-                _ = stop.wait_for(|stop| *stop) => return Ok(()),
-            }
+    /// Answers with the values, or remembers to as soon as there are any.
+    fn pull(&mut self) {
+        let Some(Ticket { worker, .. }) = self.ticket() else { return };
+        let pulled = self.shared.state.lock().pull(worker);
+        self.pull_waits = pulled.is_none();
+        if let Some((progress, values)) = pulled {
+            self.reply(progress, &values);
         }
     }
 
@@ -221,7 +236,8 @@ impl Session {
         if offset != so_far as u64 {
             return invalid(format!("a piece of {what} begins at byte {offset}, expected was byte {so_far}"));
         }
-        let (size, missing) = (data.len(), expected - so_far);
+        // What is left of a run that was defined anew may be more than there is room for.
+        let (size, missing) = (data.len(), expected.saturating_sub(so_far));
         if size > missing || size % size_of::<f32>() != 0 || (size == 0 && missing > 0) {
             return invalid(format!(
                 "a piece of {what} has {size} bytes at byte {offset}, {missing} are missing"
@@ -256,6 +272,8 @@ impl Session {
             // Nobody is turned away for good, so there is nothing to tell.
             Refusal::NotYet(reason) => return Status::unavailable(reason),
         };
+        // A status travels in a header, and those are limited.
+        let reason: String = reason.chars().take(MAX_REASON).collect();
         (self.shared.on_event)(PsEvent::Refused {
             worker: self.ticket().map(|ticket| ticket.worker),
             reason: reason.clone(),

@@ -233,8 +233,8 @@ impl State {
         let (Some(run), Some(store)) = (&self.run, &mut self.store) else {
             return Err(Refusal::Invalid("a gradient came before there were values".into()));
         };
-        // Each shard applies as many pushes as the run has steps, whatever it was told of the end: so the last
-        // push that ps 0 counted is applied everywhere.
+        // Each shard applies as many pushes as the run has steps, whatever it was told of the end: a push that ps 0
+        // has counted may still be on its way here.
         if store.version() < run.train_steps {
             run.optimizer.check_norm(norm).map_err(Refusal::Invalid)?;
             let applying = Applying { gradient, norm, next_batch: self.ledger.next() };
@@ -255,6 +255,11 @@ impl State {
     pub fn pull(&mut self, worker: usize) -> Option<(Progress, Values)> {
         let values = self.store.as_ref()?.values().clone();
         Some((self.progress(worker, Vec::new()), values))
+    }
+
+    /// Where the run stands.
+    pub fn ask(&mut self, worker: usize) -> Progress {
+        self.progress(worker, Vec::new())
     }
 
     /// A connection ended: in order, or because it broke. Says whether its worker is gone with it.
@@ -296,7 +301,12 @@ impl State {
     pub fn waits_for(&self) -> Option<(Vec<usize>, &'static str)> {
         if self.ending.is_over() {
             let unsaved = !self.ending.is_saved() && self.members.is_empty();
-            return unsaved.then(|| (vec![0], "the run is over, but nobody has saved its result"));
+            return unsaved.then(|| {
+                (
+                    self.members.missing().collect(),
+                    "the run is over, but nobody has saved its result; any of them will",
+                )
+            });
         }
         if self.members.is_empty() {
             return Some((self.members.missing().collect(), "no worker is here"));
@@ -434,7 +444,7 @@ mod tests {
         (1..=3).for_each(|sequence| drop(push(&mut state, chief, sequence)));
         let now = Instant::now();
         state.leave(chief, now);
-        assert_eq!(state.waits_for().unwrap().1, "the run is over, but nobody has saved its result");
+        assert!(state.waits_for().unwrap().1.contains("nobody has saved its result"));
         let (late, welcome) = state.hello(hello(1), Instant::now()).unwrap();
         let progress = welcome.progress.unwrap();
         assert!(progress.over && progress.chief && !progress.saved, "whoever comes now has to save");

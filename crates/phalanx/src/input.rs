@@ -7,6 +7,7 @@ use crate::{
 };
 use anyhow::Context;
 use burn::tensor::Device;
+use phalanx_ps::Step;
 use std::collections::VecDeque;
 
 /// Turns the numbers of batches into batches.
@@ -16,6 +17,8 @@ pub struct Input<'a, J: Job> {
     schedule: Schedule,
     numbers: Numbers,
     ready: Option<(u64, J::Batch)>,
+    // The batch that was taken last.
+    last: Option<u64>,
 }
 
 /// Where the numbers of batches come from.
@@ -33,14 +36,19 @@ impl<'a, J: Job> Input<'a, J> {
             Sharding::Shared => Numbers::HandedOut(VecDeque::new()),
             Sharding::Replicated => Numbers::Counted(0),
         };
-        Self { job, device, schedule, numbers, ready: None }
+        Self { job, device, schedule, numbers, ready: None, last: None }
     }
 
-    /// ps 0 handed these batches to this worker.
-    pub fn add(&mut self, handed_out: &[u64]) {
-        if let Numbers::HandedOut(numbers) = &mut self.numbers {
-            numbers.extend(handed_out);
+    /// Takes in what ps 0 has handed to this worker.
+    pub fn add(&mut self, step: &Step) {
+        let Numbers::HandedOut(numbers) = &mut self.numbers else { return };
+        if step.anew {
+            // What was in hand was given back, and is this worker's only where it was handed out again.
+            numbers.clear();
+            self.ready.take_if(|(number, _)| !step.batches.contains(number));
         }
+        let known = [self.ready.as_ref().map(|(number, _)| *number), self.last];
+        numbers.extend(step.batches.iter().filter(|number| !known.contains(&Some(**number))));
     }
 
     /// Makes the next batch ready, if its number is known.
@@ -61,7 +69,9 @@ impl<'a, J: Job> Input<'a, J> {
     /// The next batch and its number.
     pub fn take(&mut self) -> anyhow::Result<(u64, J::Batch)> {
         self.prepare();
-        self.ready.take().context("ps 0 handed out no batch")
+        let taken = self.ready.take().context("ps 0 handed out no batch")?;
+        self.last = Some(taken.0);
+        Ok(taken)
     }
 
     /// Where a batch lies in the run.

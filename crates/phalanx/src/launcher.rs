@@ -213,6 +213,9 @@ impl Cluster {
         let deadline = Instant::now() + time;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
             let (index, message) = match self.messages.recv_timeout(left) {
                 Ok(message) => message,
                 Err(RecvTimeoutError::Timeout) => return,

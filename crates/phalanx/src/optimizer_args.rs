@@ -85,6 +85,12 @@ impl OptimizerArgs {
             RuleName::Adam => Rule::Adam { beta1, beta2, epsilon },
             RuleName::AdamW => Rule::AdamW { beta1, beta2, epsilon, weight_decay: self.weight_decay },
         };
+        if self.momentum.is_some() && !matches!(self.optimizer, RuleName::Momentum | RuleName::RmsProp) {
+            return Err("--momentum goes with --optimizer momentum or rmsprop".into());
+        }
+        if self.nesterov && self.optimizer != RuleName::Momentum {
+            return Err("--nesterov goes with --optimizer momentum".into());
+        }
         let decay = self.lr_decay.zip(self.lr_decay_steps);
         let decay = decay.map(|(rate, steps)| Decay { rate, steps, staircase: self.lr_staircase });
         let base = self.learning_rate.unwrap_or_else(|| self.default_rate(model));

@@ -32,6 +32,7 @@ impl Stop {
                 one().await;
                 request.send_replace(true);
                 tokio::select! { () = one() => {} () = tokio::time::sleep(grace) => {} }
+                eprintln!("interrupted");
                 process::exit(INTERRUPTED.into());
             });
         })?;

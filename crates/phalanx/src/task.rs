@@ -14,7 +14,7 @@ use crate::{
 };
 use anyhow::{Context, bail};
 use phalanx_cluster::{ClusterSpec, JobName, Task};
-use phalanx_ps::{Outcome, PsConfig, PsEvent};
+use phalanx_ps::{Farewell, Outcome, PsConfig, PsEvent};
 use std::{net::TcpListener, os::fd::AsFd, process::ExitCode, time::Duration};
 
 /// How long a task may take to obey a signal.
@@ -129,8 +129,11 @@ impl Running {
             stop: self.stop.clone(),
         };
         match worker::run(&job, &worker) {
-            Ok(()) => {
-                self.report.note("done");
+            Ok(farewell) => {
+                // The chief's summary ends with the same word.
+                if farewell != Farewell::Saved {
+                    self.report.note("done");
+                }
                 Ok(ExitCode::SUCCESS)
             }
             Err(Halt::TooLate { updates }) => {

@@ -19,9 +19,12 @@ use phalanx_ps::{Client, ClientConfig, ClientError, Farewell, RunSpec, ValuePool
 use std::{
     collections::BTreeMap,
     process,
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 use tokio::runtime::{self, Runtime};
+
+/// How often a worker asks whether the result is saved.
+const BETWEEN_QUESTIONS: Duration = Duration::from_millis(100);
 
 /// What a worker is told when it starts.
 pub struct Worker {
@@ -59,7 +62,7 @@ pub enum Halt {
 }
 
 /// Takes part in a run until it is over.
-pub fn run<J: Job>(job: &J, worker: &Worker) -> Result<(), Halt> {
+pub fn run<J: Job>(job: &J, worker: &Worker) -> Result<Farewell, Halt> {
     let network = Network::new(worker.stop.clone())?;
     let model = job.model(&device::training());
     let plan = worker.plan(params::variables(&model))?;
@@ -72,7 +75,7 @@ pub fn run<J: Job>(job: &J, worker: &Worker) -> Result<(), Halt> {
     let result = training.run(model, schedule);
     let farewell = result.as_ref().copied().unwrap_or(Farewell::Early);
     network.runtime.block_on(client.leave(farewell));
-    result.map(drop)
+    result
 }
 
 /// A worker that is connected to every ps.
@@ -97,7 +100,7 @@ impl<J: Job> Training<'_, J> {
         drop(initial);
         let mut meter = Meter::new(worker, client.run().train_steps);
         while !step.over {
-            input.add(&step.batches);
+            input.add(&step);
             let (number, batch) = input.take()?;
             model = params::load(model, plan, &pool.share(values), &device);
             let loss = job.loss(&model, batch);
@@ -109,8 +112,15 @@ impl<J: Job> Training<'_, J> {
             step = network.wait(meanwhile(push, || input.prepare()))?;
             meter.step(input.place(number), &step, loss.into_scalar::<f32>());
         }
-        if !step.chief {
-            return Ok(Farewell::Over);
+        // Until somebody has saved the result, it may fall to this worker to do so.
+        while !step.chief {
+            if step.saved {
+                return Ok(Farewell::Over);
+            }
+            step = network.wait(async {
+                tokio::time::sleep(BETWEEN_QUESTIONS).await;
+                client.ask().await
+            })?;
         }
         let totals = meter.totals(step.global_step);
         network.wait(client.pull_last(&mut values))?;
@@ -129,8 +139,13 @@ impl Worker {
             Sharding::Shared => 0,
             Sharding::Replicated => self.index as u64,
         };
+        let batch_size = self.settings.batch_size as usize;
+        anyhow::ensure!(
+            batch_size <= examples,
+            "--batch_size {batch_size} is more than the {examples} training examples"
+        );
         let seed = self.settings.seed ^ Random::new(own_order).bits();
-        Schedule::new(examples, self.settings.batch_size as usize, seed)
+        Schedule::new(examples, batch_size, seed)
     }
 
     fn run_spec(

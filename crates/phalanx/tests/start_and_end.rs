@@ -106,6 +106,39 @@ fn a_result_whose_chief_was_killed_is_saved_by_the_next_who_comes() {
 }
 
 #[test]
+fn a_result_whose_chief_is_killed_while_it_judges_is_saved_by_another() {
+    let (data, hosts) = (Data::new(), Hosts::new(1, 2));
+    let ps = start(hosts.task("ps", 0));
+    let [chief, other] = [0, 1].map(|index| {
+        let mut worker = hosts.worker(index, &data, 4);
+        worker.args(["--model=convnet", "--batch_size=20", "--learning_rate=0.001"]);
+        start(worker)
+    });
+    ps.wait_for("the run is over");
+    chief.signal(Signal::KILL);
+    chief.wait();
+    other.wait().assert_code(0);
+    ps.wait().assert_code(0);
+    // Whether or not the chief was quick enough, somebody has saved.
+    let saved = |run: &str| data.results(run).join("checkpoint-000000004/state.json").is_file();
+    assert!(saved("run-0") || saved("run-1"));
+}
+
+#[test]
+fn several_ps_start_in_any_order_and_with_any_gap() {
+    let (data, hosts) = (Data::new(), Hosts::new(2, 2));
+    let second = start(hosts.task("ps", 1));
+    let workers = [0, 1].map(|index| start(hosts.worker(index, &data, 300)));
+    for worker in &workers {
+        worker.wait_for("waiting for ps 0");
+    }
+    let first = start(hosts.task("ps", 0));
+    for task in workers.into_iter().chain([first, second]) {
+        task.wait().assert_code(0);
+    }
+}
+
+#[test]
 fn a_worker_that_is_started_again_takes_its_place_again() {
     let (data, hosts) = (Data::new(), Hosts::new(1, 2));
     let ps = start(hosts.task("ps", 0));

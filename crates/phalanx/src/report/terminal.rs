@@ -16,7 +16,7 @@ struct Worker {
     examples_per_s: f64,
 }
 
-const BAR: &str = "{bar:32.cyan/blue} {percent:>3}%  step {human_pos}/{human_len}  ETA {eta}  {msg}";
+const BAR: &str = "{bar:32.cyan/blue} {percent:>3}%  step {human_pos}/{human_len}  ETA {eta}  {wide_msg}";
 
 impl Terminal {
     /// A display for this many workers.
@@ -29,7 +29,7 @@ impl Terminal {
         let run = display.add(ProgressBar::new(0).with_style(style("{spinner} {msg}")));
         run.set_message("waiting for the first step");
         let worker = |index: usize| {
-            let line = display.add(ProgressBar::new_spinner().with_style(style("  {prefix}  {msg}")));
+            let line = display.add(ProgressBar::new_spinner().with_style(style("  {prefix}  {wide_msg}")));
             line.set_prefix(format!("worker {index}"));
             line.set_message("starting");
             Worker { line, examples_per_s: 0.0 }
