@@ -13,7 +13,8 @@
 //! - `state`: those together: what each message of a worker does.
 //! - [`RunSpec`]: what all tasks of a run must agree on.
 //! - `service`: the gRPC edge of `state`; [`serve`] runs it until the work is done.
-//! - [`Client`]: a worker's side of the conversation with every ps.
+//! - [`Client`]: a worker's side of the conversation with every ps; `link`: with one of them; `flat`: how a
+//!   gradient is cut for each.
 //! - `framing`: messages on the wire, without copies of their payload.
 //! - `transport`: how a connection is made and accepted, the one place for TLS and tokens.
 //!
@@ -25,9 +26,11 @@ compile_error!("values travel as little-endian f32 and are not converted");
 mod arena;
 mod client;
 mod ending;
+mod flat;
 mod framing;
 mod kept;
 mod ledger;
+mod link;
 mod membership;
 pub mod optimizer;
 mod patience;
@@ -40,7 +43,8 @@ mod transport;
 mod values;
 pub mod wire;
 
-pub use client::{Client, ClientConfig, ClientError, Farewell, FlatPart, Step};
+pub use client::{Client, ClientConfig, ClientError, Farewell, Step};
+pub use flat::FlatPart;
 
 pub use patience::Waiting;
 pub use run::RunSpec;
