@@ -51,6 +51,10 @@ pub struct Settings {
     /// Whether updates are synchronous: only 0, each worker's own, is there yet.
     #[arg(long, value_name = "0|1", default_value_t = 0, value_parser = asynchronous, help_heading = "Work")]
     pub issync: u8,
+    /// Threads that each worker computes with.
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Work")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: u16,
     /// How the parameters are spread over several ps.
     #[arg(long, value_enum, default_value_t = PlacementKind::Balanced, help_heading = "Work")]
     pub placement: PlacementKind,

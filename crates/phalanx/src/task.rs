@@ -2,6 +2,7 @@
 
 use crate::{
     cli::{Launched, TaskArgs},
+    device,
     identity::{ClusterArgs, Identity},
     mnist::Mnist,
     parent,
@@ -104,6 +105,7 @@ impl Running {
     }
 
     fn worker(&self, launched: &Launched, settings: Settings) -> anyhow::Result<ExitCode> {
+        device::set_threads(settings.threads.into())?;
         let run_dir = RunDir::new(settings.logdir());
         run_dir.check()?;
         if self.task.index == 0 {
