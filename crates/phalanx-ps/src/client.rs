@@ -1,7 +1,7 @@
 //! A worker's side of the conversation with every ps at once.
 
 use crate::{
-    flat::{FlatPart, norm},
+    flat::{FlatPart, first_not_finite, norm},
     link::{Link, Request},
     patience::Waiting,
     run::RunSpec,
@@ -181,8 +181,8 @@ impl Client {
     // Each ps refuses a gradient that is not finite, but others may have applied their part of it by then.
     fn check(&self, gradient: &[FlatPart]) -> Result<(), ClientError> {
         for part in gradient {
-            let floats = bytemuck::pod_collect_to_vec::<u8, f32>(&part.data);
-            let Some(place) = floats.iter().position(|value| !value.is_finite()) else { continue };
+            let floats = part.floats();
+            let Some(place) = first_not_finite(&floats) else { continue };
             let (element, plan) = (part.start + place, &self.config.run.plan);
             let shard = plan.shards().iter().enumerate().find(|(_, shard)| shard.contains(&element));
             let name = shard.map(|(ps, shard)| plan.name_of(ps, element - shard.start)).unwrap_or_default();

@@ -2,7 +2,7 @@
 
 use crate::{optimizer::clip, wire::pieces};
 use bytes::Bytes;
-use std::ops::Range;
+use std::{borrow::Cow, ops::Range};
 
 /// A part of a flat vector, as it lies in memory.
 #[derive(Clone, Debug)]
@@ -13,14 +13,26 @@ pub struct FlatPart {
     pub data: Bytes,
 }
 
+impl FlatPart {
+    /// The values; copied only if they do not lie in memory as f32 must.
+    pub(crate) fn floats(&self) -> Cow<'_, [f32]> {
+        match bytemuck::try_cast_slice(&self.data) {
+            Ok(floats) => Cow::Borrowed(floats),
+            Err(_) => Cow::Owned(bytemuck::pod_collect_to_vec(&self.data)),
+        }
+    }
+}
+
 /// The norm of a whole gradient, whichever way it is cut.
 pub(crate) fn norm(parts: &[FlatPart]) -> f64 {
-    let squared = |part: &FlatPart| match bytemuck::try_cast_slice(&part.data) {
-        Ok(floats) => clip::squared_norm(floats),
-        // Not aligned as f32.
-        Err(_) => clip::squared_norm(&bytemuck::pod_collect_to_vec::<u8, f32>(&part.data)),
-    };
-    parts.iter().map(squared).sum::<f64>().sqrt()
+    parts.iter().map(|part| clip::squared_norm(&part.floats())).sum::<f64>().sqrt()
+}
+
+/// The place of the first value that is not a number, or infinite.
+pub(crate) fn first_not_finite(values: &[f32]) -> Option<usize> {
+    // Looked at as a whole first, which the compiler does many elements at a time.
+    let bad = values.iter().fold(false, |bad, value| bad | !value.is_finite());
+    bad.then(|| values.iter().position(|value| !value.is_finite())).flatten()
 }
 
 /// The pieces of a shard, each with its byte offset, cut out of the parts without copying them.

@@ -6,6 +6,7 @@
 
 use crate::{
     arena::{Arena, Record},
+    flat::first_not_finite,
     optimizer::{New, Old, Optimizer},
     values::Values,
 };
@@ -203,13 +204,10 @@ impl Pieces {
 
 /// Fails if some value of the block that begins at `at` is not finite.
 fn check(what: &'static str, at: usize, block: &[f32]) -> Result<(), NotFinite> {
-    // Looked at as a whole, which the compiler does many elements at a time.
-    if block.iter().fold(false, |bad, value| bad | !value.is_finite())
-        && let Some((place, &value)) = block.iter().enumerate().find(|(_, value)| !value.is_finite())
-    {
-        return Err(NotFinite { what, element: at + place, value });
+    match first_not_finite(block).and_then(|place| Some((place, *block.get(place)?))) {
+        Some((place, value)) => Err(NotFinite { what, element: at + place, value }),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 #[cfg(test)]
